@@ -1,0 +1,80 @@
+"""Who does the work: modules with the same few functions, each tested against `reference`.
+
+A backend offers `encode` (the activations of frames), `summarise` (the same, with the statistics of
+the batch) and `unsupported` (a sentence where a problem is beyond it, else None).
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Protocol
+
+from ondes.divergence import Array, LevelledFrames
+from ondes.problem import Problem
+from ondes.statistics import Statistics
+
+NAMES = ("auto", "native", "reference")
+_LARGE = 1e10  # multiplications in one call: seconds of NumPy, worth a word about the kernel
+
+_warned_of_missing_kernel = False
+
+
+class Backend(Protocol):
+    """The contract; `ondes.backends.reference` spells it out."""
+
+    NAME: str
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """One sentence on what of `problem` is beyond this backend, or None."""
+        ...
+
+    def encode(
+        self, frames: LevelledFrames, problem: Problem, start: Array | None = None, n_jobs: int = 1
+    ) -> Array:
+        """The activations of each frame on its own."""
+        ...
+
+    def summarise(
+        self, frames: LevelledFrames, problem: Problem, start: Array | None = None, n_jobs: int = 1
+    ) -> tuple[Array, Statistics]:
+        """The activations and the statistics of these frames."""
+        ...
+
+
+def kernel_is_built() -> bool:
+    """Whether the compiled kernel came with this installation."""
+    native = importlib.import_module("ondes.backends.native")
+    return bool(native.available())
+
+
+def choose(name: str, problem: Problem, n_frames: int = 0) -> Backend:
+    """The backend called `name`, or `reference` where `problem` is beyond it.
+
+    `auto` is `native` where it was built. `n_frames` only decides whether its absence is worth a
+    warning.
+    """
+    if name not in NAMES:
+        raise ValueError(f"backend={name!r} is not one of {', '.join(NAMES)}.")
+    if name == "auto":
+        name = "native" if kernel_is_built() else "reference"
+        if name == "reference":
+            _warn_of_missing_kernel(problem, n_frames)
+    backend: Backend = importlib.import_module(f"ondes.backends.{name}")
+    obstacle = backend.unsupported(problem)
+    if obstacle is None:
+        return backend
+    return importlib.import_module("ondes.backends.reference")
+
+
+def _warn_of_missing_kernel(problem: Problem, n_frames: int) -> None:
+    global _warned_of_missing_kernel
+    work = 6.0 * n_frames * problem.dictionary.size * problem.solver.max_steps
+    if work > _LARGE and not _warned_of_missing_kernel:
+        _warned_of_missing_kernel = True
+        warnings.warn(
+            "The compiled kernel of ondes was not built, so NumPy does this large job more slowly; "
+            "install a C++ compiler and reinstall ondes.",
+            RuntimeWarning,
+            stacklevel=4,
+        )

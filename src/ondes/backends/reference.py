@@ -1,0 +1,224 @@
+"""The algorithm in plain NumPy, in the order of the paper: the oracle of every other backend.
+
+Notation of the paper in brackets; our arrays are its transposes, rows are time:
+`frames` [Vᵀ] (n_frames, n_bins), `dictionary` [Wᵀ] (n_components, n_bins), `activations` [Hᵀ]
+(n_frames, n_components), `model` [(WH)ᵀ]. Frames are levelled (see `ondes.divergence`): ε and the
+penalties are relative to a frame's level, and no frame is silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ondes.divergence import Array, LevelledFrames, itakura_saito
+from ondes.problem import ACTIVATION_FLOOR, Problem
+from ondes.statistics import Statistics
+
+NAME = "reference"
+TILE = 1024  # frames at a time: temporaries stay small, float32 sums stay short
+
+
+def unsupported(problem: Problem) -> str | None:
+    """What this backend cannot do of `problem`: nothing."""
+    return None
+
+
+# ---- The model and the objective: equation (1), with ε as in Algorithm 1 ----
+
+
+def known_part(frames: LevelledFrames, problem: Problem) -> Array:
+    """What the model holds before any component sounds: ε, and the known background."""
+    dtype = frames.values.dtype
+    if problem.background is None:
+        return np.full((1, 1), problem.floor, dtype=dtype)
+    scaled = np.outer(1 / frames.level, problem.background) + problem.floor
+    return scaled.astype(dtype)
+
+
+def divergences(frames: LevelledFrames, activations: Array, problem: Problem) -> Array:
+    """d(ε + v, ε + h W), one float64 value a frame."""
+    dictionary = problem.dictionary.astype(frames.values.dtype)
+    model = activations @ dictionary + known_part(frames, problem)
+    return itakura_saito(frames.values + frames.values.dtype.type(problem.floor), model)
+
+
+def penalty_slope(activations: Array, problem: Problem) -> Array | float:
+    """ψ'(share of its group) for each activation: what a penalty adds to the denominator."""
+    if problem.penalty is None:
+        return 0.0
+    shares = _group_shares(activations, problem)
+    slopes: Array = problem.penalty.slope(shares)[:, problem.group_of].astype(activations.dtype)
+    slopes /= problem.dictionary.shape[1]
+    return slopes
+
+
+def penalty_value(activations: Array, problem: Problem) -> Array | float:
+    """Σ_groups ψ(share), one value a frame."""
+    if problem.penalty is None:
+        return 0.0
+    values: Array = problem.penalty.value(_group_shares(activations, problem)).sum(axis=1)
+    return values
+
+
+def _group_shares(activations: Array, problem: Problem) -> Array:
+    groups = problem.group_of
+    membership = np.equal.outer(groups, np.arange(groups.max() + 1))
+    shares: Array = activations @ membership.astype(activations.dtype)
+    shares /= problem.dictionary.shape[1]
+    return shares
+
+
+# ---- The inner loop: h ← argmin d(ε + v, ε + h W), Algorithm 1 line 5 ----
+
+
+def fresh_start(frames: LevelledFrames, problem: Problem) -> Array:
+    """Equal activations at the gain that minimises the divergence: mean over bins of v / y."""
+    n_components, n_bins = problem.dictionary.shape
+    dtype = frames.values.dtype
+    even = n_bins / n_components
+    model = (even * problem.dictionary.sum(axis=0) + problem.floor).astype(dtype)
+    gain = np.sum((frames.values + dtype.type(problem.floor)) / model, axis=1) / n_bins
+    return np.repeat(dtype.type(even) * gain[:, None], n_components, axis=1)
+
+
+def encode(
+    frames: LevelledFrames, problem: Problem, start: Array | None = None, n_jobs: int = 1
+) -> Array:
+    """Solve for the activations of each frame on its own.
+
+    Parameters
+    ----------
+    frames : LevelledFrames of n frames
+    problem : Problem
+    start : array of shape (n, n_components), optional
+        Where to begin; by default each frame's own fresh start.
+    n_jobs : int
+        Threads; here the BLAS has its own.
+
+    Returns
+    -------
+    array of shape (n, n_components), of the frames' dtype, in units of each frame's level
+    """
+    tiles = [_solve(frames[tile], problem, _rows(start, tile)) for tile in _tiles(len(frames))]
+    if not tiles:
+        return np.empty((0, len(problem.dictionary)), dtype=frames.values.dtype)
+    return np.concatenate(tiles)
+
+
+def _solve(frames: LevelledFrames, problem: Problem, start: Array | None) -> Array:
+    solver, dtype = problem.solver, frames.values.dtype
+    n_bins = problem.dictionary.shape[1]
+    dictionary = problem.dictionary.astype(dtype)
+    target = frames.values + dtype.type(problem.floor)
+    known = np.broadcast_to(known_part(frames, problem), target.shape)
+    rounding = 16 * n_bins * np.finfo(dtype).eps
+
+    found = np.maximum(fresh_start(frames, problem) if start is None else start, ACTIVATION_FLOOR)
+    found = found.astype(dtype)
+    active = np.arange(len(found))  # the frames that are still being solved
+    here = found.copy()  # where the last step of each active frame led
+    point = found.copy()  # where its next step starts from
+    lowest = np.full(len(found), np.inf)
+    age = np.zeros(len(found), dtype=int)
+    for _ in range(solver.max_steps):
+        model = point @ dictionary + known[active]
+        inverse = 1 / model
+        ratio = target[active] * inverse
+        numerator = (ratio * inverse) @ dictionary.T
+        denominator = inverse @ dictionary.T + penalty_slope(point, problem)
+        step = point * _power(numerator / denominator, solver.exponent)
+        step = np.maximum(step, dtype.type(ACTIVATION_FLOOR))
+        residual = np.sum(point * np.abs(numerator - denominator), axis=1) / n_bins
+
+        if solver.momentum:
+            fit = np.sum(ratio - np.log(ratio) - 1, axis=1, dtype=np.float64)
+            cost = fit + penalty_value(point, problem)
+            risen = cost > lowest + rounding
+            lowest = np.where(risen, lowest, cost)
+            age = np.where(risen, 0, age + 1) % len(solver.momentum)
+            weight = np.asarray(solver.momentum, dtype=dtype)[age][:, None]
+            ahead = step * (step / here) ** weight
+            point = np.where(risen[:, None], here, np.maximum(ahead, dtype.type(ACTIVATION_FLOOR)))
+            here = np.where(risen[:, None], here, step)
+            done = ~risen & (residual < solver.tol)
+        else:
+            point = here = step
+            done = residual < solver.tol
+
+        found[active] = here
+        if done.any():
+            going = ~done
+            active, here, point = active[going], here[going], point[going]
+            lowest, age = lowest[going], age[going]
+            if not len(active):
+                break
+    return found
+
+
+def _power(ratio: Array, exponent: float) -> Array:
+    if exponent == 1:
+        return ratio
+    powered: Array = np.sqrt(ratio) if exponent == 0.5 else ratio ** ratio.dtype.type(exponent)
+    return powered
+
+
+# ---- The statistics of a batch: a and b of Algorithm 1, summed over its frames ----
+
+
+def summarise(
+    frames: LevelledFrames, problem: Problem, start: Array | None = None, n_jobs: int = 1
+) -> tuple[Array, Statistics]:
+    """Solve for the activations, and sum what the dictionary's update needs of them.
+
+    Takes what `encode` takes; returns the activations and the `Statistics` of these frames.
+    """
+    activations = encode(frames, problem, start, n_jobs)
+    total = Statistics.zeros(*problem.dictionary.shape)
+    for tile in _tiles(len(frames)):
+        total = total + _accumulate(frames[tile], activations[tile], problem)
+    return activations, total
+
+
+def _accumulate(frames: LevelledFrames, activations: Array, problem: Problem) -> Statistics:
+    dtype = frames.values.dtype
+    model = activations @ problem.dictionary.astype(dtype) + known_part(frames, problem)
+    target = frames.values + dtype.type(problem.floor)
+    inverse = 1 / model
+    weighted = activations.T @ (target * inverse * inverse)
+    a = problem.dictionary**2 * weighted  # a = W² · ((ε + v) / (ε + W h)²) hᵀ
+    b = (activations.T @ inverse).astype(np.float64)  # b = (1 / (ε + W h)) hᵀ
+    if problem.penalty is not None:
+        pull = penalty_slope(activations, problem) * activations
+        b += pull.sum(axis=0, dtype=np.float64)[:, None]
+    divergence = float(itakura_saito(target, model).sum())
+    return Statistics(a, b, divergence, float(len(frames)))
+
+
+# ---- The dictionary's update: W = √(A / B), then rows of unit sum ----
+
+
+def update_dictionary(dictionary: Array, statistics: Statistics, exponent: float = 0.5) -> Array:
+    """w ← w · (A / (w² B))^θ, which for θ = ½ is √(A / B). Entries never heard stay."""
+    curvature = dictionary**2 * statistics.denominator
+    heard = (curvature > 0) & (statistics.numerator > 0)
+    ratio = np.divide(statistics.numerator, curvature, out=np.ones_like(dictionary), where=heard)
+    return dictionary * _power(ratio, exponent)
+
+
+def rescale(
+    dictionary: Array, statistics: Statistics, n_frozen: int = 0
+) -> tuple[Array, Statistics, Array]:
+    """s = Σ_f w; w / s, A / s, B · s. Stored activations are to be multiplied by s."""
+    scale: Array = dictionary.sum(axis=1)
+    scale[:n_frozen] = 1  # they sum to one but for rounding, and keep their very bits
+    return dictionary / scale[:, None], statistics.rescale(scale), scale
+
+
+def _tiles(n_frames: int) -> Iterator[slice]:
+    return (slice(first, first + TILE) for first in range(0, n_frames, TILE))
+
+
+def _rows(start: Array | None, tile: slice) -> Array | None:
+    return None if start is None else start[tile]

@@ -1,0 +1,91 @@
+"""The Itakura-Saito divergence, and the one place where a frame's level and floor are defined.
+
+The divergence does not see scale: d(c·v, c·y) = d(v, y). So every frame is divided by its own
+level, and the noise floor ε is relative to that level. The same sound at any volume is then the
+same problem, float32 is safe, and a frame's floor depends on that frame alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def itakura_saito(target: Array, model: Array) -> Array:
+    """d(target, model) = Σ_bins target/model − log(target/model) − 1, one value a frame.
+
+    Parameters
+    ----------
+    target, model : arrays of shape (n_frames, n_bins), positive everywhere
+
+    Returns
+    -------
+    array of shape (n_frames,), float64
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> itakura_saito(np.array([[1.0, 2.0]]), np.array([[1.0, 2.0]]))
+    array([0.])
+    """
+    ratio = target / model
+    summed: Array = np.sum(ratio - np.log(ratio) - 1, axis=1, dtype=np.float64)
+    return summed
+
+
+@dataclass(frozen=True)
+class LevelledFrames:
+    """Frames with sound, each divided by its level; what a backend works on.
+
+    Attributes
+    ----------
+    values : array of shape (n_sounding, n_bins), float32 or float64, mean near one
+    inverse_level : array of shape (n_sounding,), what turns a known variance into frame units
+    level : array of shape (n_sounding,), float64; activations times this are in the data's units
+    sounding : boolean array of shape (n_frames,): which of the given frames these are
+    """
+
+    values: Array
+    inverse_level: Array
+    level: Array
+    sounding: Array
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: slice | Array) -> LevelledFrames:
+        level = self.level[rows]
+        everything = np.ones(len(level), dtype=bool)
+        return LevelledFrames(self.values[rows], self.inverse_level[rows], level, everything)
+
+    def spread(self, rows: Array) -> Array:
+        """Put one row a sounding frame back among the silent ones, which get zeros."""
+        whole = np.zeros((len(self.sounding), *rows.shape[1:]), dtype=rows.dtype)
+        whole[self.sounding] = rows
+        return whole
+
+
+def level_frames(frames: Array, background: Array | None = None) -> LevelledFrames:
+    """Divide each frame by its level: its mean power, plus that of the known background.
+
+    A frame whose level is zero is silent: it has nothing to explain and is left out.
+
+    Parameters
+    ----------
+    frames : array of shape (n_frames, n_bins), nonnegative
+    background : array of shape (n_bins,), optional
+        A known variance that the model adds to every frame.
+    """
+    level = np.sum(frames, axis=1, dtype=np.float64) / frames.shape[1]
+    if background is not None:
+        level = level + background.mean()
+    sounding = level > 0
+    if not sounding.all():
+        frames, level = frames[sounding], level[sounding]
+    values = np.divide(frames, level[:, None], dtype=np.float64).astype(frames.dtype)
+    return LevelledFrames(values, (1 / level).astype(frames.dtype), level, sounding)

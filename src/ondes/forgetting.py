@@ -1,0 +1,99 @@
+"""How much the past still counts when new frames arrive: one small object a rule.
+
+A rule answers one question: `factor(seen, new, total)`, the number by which past statistics are
+multiplied before those of `new` frames are added to the `seen` ones. `total` is the size of the
+training set where it is known, else None. Every rule here is per frame: cutting the same stream
+otherwise forgets the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Forgetting(Protocol):
+    """What a forgetting rule has to offer."""
+
+    def factor(self, seen: float, new: float, total: int | None) -> float:
+        """What past statistics are multiplied by."""
+        ...
+
+
+@dataclass(frozen=True)
+class GrowingMemory:
+    """Weigh frame s at time t by (s/t)^power: young dictionaries forget fast, old ones slowly.
+
+    The factors telescope, so they do not depend on the cut and need no length of the stream.
+    `power=0` forgets nothing.
+
+    Examples
+    --------
+    >>> GrowingMemory(2.0).factor(seen=100, new=100, total=None)
+    0.25
+    """
+
+    power: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.power < math.inf:
+            raise ValueError(f"power={self.power!r} of GrowingMemory must be 0 or more.")
+
+    def factor(self, seen: float, new: float, total: int | None) -> float:
+        """(seen / (seen + new))^power."""
+        if self.power == 0 or new == 0:
+            return 1.0
+        return float((seen / (seen + new)) ** self.power)
+
+
+@dataclass(frozen=True)
+class HalfLife:
+    """Let the weight of a frame halve every `n_frames` frames: for streams that change for ever.
+
+    Examples
+    --------
+    >>> HalfLife(1000).factor(seen=5000, new=500, total=None)
+    0.7071067811865476
+    """
+
+    n_frames: float
+
+    def __post_init__(self) -> None:
+        if not self.n_frames > 0:
+            raise ValueError(f"n_frames={self.n_frames!r} of HalfLife must be positive.")
+
+    def factor(self, seen: float, new: float, total: int | None) -> float:
+        """½^(new / n_frames)."""
+        return float(0.5 ** (new / self.n_frames))
+
+
+@dataclass(frozen=True)
+class PerPass:
+    """The paper's rule: ρ = r^(β/N), so that one pass over N frames scales the past by r.
+
+    `n_frames` is N; left out, it is the size of the set that `fit` was given. On a stream, whose
+    N is unknown, the paper's own limit N → ∞ holds: ρ = 1, nothing is forgotten.
+
+    Examples
+    --------
+    >>> PerPass(0.25).factor(seen=0, new=50, total=100)
+    0.5
+    """
+
+    r: float = 0.7
+    n_frames: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.r <= 1:
+            raise ValueError(f"r={self.r!r} of PerPass must lie between 0 and 1.")
+        if self.n_frames is not None and self.n_frames < 1:
+            raise ValueError(f"n_frames={self.n_frames!r} of PerPass must be 1 or more.")
+
+    def factor(self, seen: float, new: float, total: int | None) -> float:
+        """r^(new / N)."""
+        n_frames = self.n_frames or total
+        if n_frames is None or new == 0:
+            return 1.0
+        return float(self.r ** (new / n_frames))

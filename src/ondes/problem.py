@@ -1,0 +1,88 @@
+"""What a frame's activations depend on beside the frame itself. Every backend takes these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondes.divergence import Array
+from ondes.penalties import ActivationPenalty
+
+# Activations stay above this, in units of a frame's level: a zero could never grow again, and
+# numbers far below the noise floor only cost time.
+ACTIVATION_FLOOR = 1e-20
+
+
+@dataclass(frozen=True)
+class Solver:
+    """How the activations of a frame are found: multiplicative steps from a start of its own.
+
+    Attributes
+    ----------
+    max_steps : int
+        At most this many steps a frame.
+    exponent : float in (0, 1]
+        θ of h ← h · (numerator / denominator)^θ. ½ is the paper's; 1 goes about twice as far.
+    momentum : tuple of float
+        Step n after a restart starts from h · (h / h_before)^momentum[n]. The first entry is zero
+        and the tuple is cycled, so that a plain step comes again and again and limits are
+        stationary. A start that would raise the objective is dropped, and the cycle begins anew.
+        Empty: plain steps only.
+    tol : float
+        A frame is done when Σ_k h_k |numerator_k − denominator_k| / n_bins is below this.
+
+    Examples
+    --------
+    >>> Solver.paper(max_steps=100)
+    Solver(max_steps=100, exponent=0.5, momentum=(), tol=0.0)
+    """
+
+    max_steps: int = 20
+    exponent: float = 1.0
+    momentum: tuple[float, ...] = (0.0, 0.4, 0.6, 0.7, 0.75, 0.8, 0.8, 0.85, 0.85, 0.85)
+    tol: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps={self.max_steps!r} of Solver must be 1 or more.")
+        if not 0 < self.exponent <= 1:
+            raise ValueError(f"exponent={self.exponent!r} of Solver must lie in (0, 1].")
+        if self.momentum and self.momentum[0] != 0:
+            raise ValueError("momentum of Solver must begin with 0: the first step is a plain one.")
+        if not all(0 <= weight < 1 for weight in self.momentum):
+            raise ValueError(f"momentum={self.momentum!r} of Solver must lie in [0, 1).")
+        if not self.tol >= 0:
+            raise ValueError(f"tol={self.tol!r} of Solver must be 0 or more.")
+
+    @classmethod
+    def paper(cls, max_steps: int = 100) -> Solver:
+        """Plain majorise-minimise steps, all of them."""
+        return cls(max_steps=max_steps, exponent=0.5, momentum=(), tol=0.0)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The model y = h · dictionary + background / level + floor, and how to solve for h.
+
+    Attributes
+    ----------
+    dictionary : array of shape (n_components, n_bins), float64, rows sum to one
+    floor : float, ε relative to a frame's level
+    solver : Solver
+    background : array of shape (n_bins,) in the data's units, or None
+    penalty : ActivationPenalty or None
+    groups : integer array of shape (n_components,): the group of each component, from 0 on
+    """
+
+    dictionary: Array
+    floor: float
+    solver: Solver
+    background: Array | None = None
+    penalty: ActivationPenalty | None = None
+    groups: Array | None = None
+
+    @property
+    def group_of(self) -> Array:
+        """The group of each component; without groups, each component is its own."""
+        return np.arange(len(self.dictionary)) if self.groups is None else self.groups

@@ -1,0 +1,46 @@
+"""Activations kept from one visit of a frame to the next: warm restarts on finite sets."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondes.divergence import Array
+
+
+class StoredActivations:
+    """One row of activations a frame, rescaled lazily as dictionary rows are.
+
+    Rescaling every row after every update would cost more than the update. Instead the product of
+    all scales so far is kept, and a row is stored divided by the product of its time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> stored = StoredActivations(n_frames=3, n_components=1, dtype=np.float64)
+    >>> stored.keep(np.array([1]), np.array([[2.0]]))
+    >>> stored.rescale(np.array([10.0]))
+    >>> stored.recall(np.array([1]))
+    array([[20.]])
+    """
+
+    _WIDEST = 1e6
+
+    def __init__(self, n_frames: int, n_components: int, dtype: np.typing.DTypeLike) -> None:
+        self._rows = np.empty((n_frames, n_components), dtype=dtype)
+        self._scale = np.ones(n_components)
+
+    def keep(self, frames: Array, activations: Array) -> None:
+        """Store the activations of the frames with these numbers."""
+        self._rows[frames] = activations / self._scale
+
+    def recall(self, frames: Array) -> Array:
+        """The stored activations, as they are under today's dictionary."""
+        recalled: Array = (self._rows[frames] * self._scale).astype(self._rows.dtype)
+        return recalled
+
+    def rescale(self, scale: Array) -> None:
+        """Follow dictionary rows divided by `scale`."""
+        self._scale = self._scale * scale
+        if self._scale.max() > self._WIDEST or self._scale.min() < 1 / self._WIDEST:
+            self._rows *= self._scale.astype(self._rows.dtype)
+            self._scale = np.ones_like(self._scale)
