@@ -34,7 +34,8 @@ def itakura_saito(target: Array, model: Array) -> Array:
     array([0.])
     """
     ratio = target / model
-    summed: Array = np.sum(ratio - np.log(ratio) - 1, axis=1, dtype=np.float64)
+    each: Array = ratio - np.log(ratio) - 1
+    summed: Array = each.sum(axis=1, dtype=np.float64)
     return summed
 
 
@@ -45,13 +46,11 @@ class LevelledFrames:
     Attributes
     ----------
     values : array of shape (n_sounding, n_bins), float32 or float64, mean near one
-    inverse_level : array of shape (n_sounding,), what turns a known variance into frame units
     level : array of shape (n_sounding,), float64; activations times this are in the data's units
     sounding : boolean array of shape (n_frames,): which of the given frames these are
     """
 
     values: Array
-    inverse_level: Array
     level: Array
     sounding: Array
 
@@ -61,7 +60,7 @@ class LevelledFrames:
     def __getitem__(self, rows: slice | Array) -> LevelledFrames:
         level = self.level[rows]
         everything = np.ones(len(level), dtype=bool)
-        return LevelledFrames(self.values[rows], self.inverse_level[rows], level, everything)
+        return LevelledFrames(self.values[rows], level, everything)
 
     def spread(self, rows: Array) -> Array:
         """Put one row a sounding frame back among the silent ones, which get zeros."""
@@ -88,4 +87,4 @@ def level_frames(frames: Array, background: Array | None = None) -> LevelledFram
     if not sounding.all():
         frames, level = frames[sounding], level[sounding]
     values = np.divide(frames, level[:, None], dtype=np.float64).astype(frames.dtype)
-    return LevelledFrames(values, (1 / level).astype(frames.dtype), level, sounding)
+    return LevelledFrames(values, level, sounding)

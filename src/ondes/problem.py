@@ -13,6 +13,10 @@ from ondes.penalties import ActivationPenalty
 # numbers far below the noise floor only cost time.
 ACTIVATION_FLOOR = 1e-20
 
+# A rise of the objective smaller than this per bin is no reason to restart. Near convergence every
+# comparison is decided by rounding, and the path, so the answer, would depend on it.
+TOLERATED_RISE = 1e-4
+
 
 @dataclass(frozen=True)
 class Solver:
@@ -27,10 +31,12 @@ class Solver:
     momentum : tuple of float
         Step n after a restart starts from h · (h / h_before)^momentum[n]. The first entry is zero
         and the tuple is cycled, so that a plain step comes again and again and limits are
-        stationary. A start that would raise the objective is dropped, and the cycle begins anew.
+        stationary. A start that raises the objective (by more than 1e-4 per bin) is dropped, and the
+        cycle begins anew.
         Empty: plain steps only.
     tol : float
-        A frame is done when Σ_k h_k |numerator_k − denominator_k| / n_bins is below this.
+        A frame is done when Σ_k h_k |numerator_k − denominator_k| / n_bins is below this. Zero
+        takes every step, and the result is a smooth function of the frame.
 
     Examples
     --------
@@ -41,7 +47,7 @@ class Solver:
     max_steps: int = 20
     exponent: float = 1.0
     momentum: tuple[float, ...] = (0.0, 0.4, 0.6, 0.7, 0.75, 0.8, 0.8, 0.85, 0.85, 0.85)
-    tol: float = 1e-3
+    tol: float = 0.0
 
     def __post_init__(self) -> None:
         if self.max_steps < 1:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ondes.divergence import Array, LevelledFrames, itakura_saito
-from ondes.problem import ACTIVATION_FLOOR, Problem
+from ondes.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem
 from ondes.statistics import Statistics
 
 NAME = "reference"
@@ -113,7 +113,7 @@ def _solve(frames: LevelledFrames, problem: Problem, start: Array | None) -> Arr
     dictionary = problem.dictionary.astype(dtype)
     target = frames.values + dtype.type(problem.floor)
     known = np.broadcast_to(known_part(frames, problem), target.shape)
-    rounding = 16 * n_bins * np.finfo(dtype).eps
+    tolerated = TOLERATED_RISE * n_bins
 
     found = np.maximum(fresh_start(frames, problem) if start is None else start, ACTIVATION_FLOOR)
     found = found.astype(dtype)
@@ -135,8 +135,8 @@ def _solve(frames: LevelledFrames, problem: Problem, start: Array | None) -> Arr
         if solver.momentum:
             fit = np.sum(ratio - np.log(ratio) - 1, axis=1, dtype=np.float64)
             cost = fit + penalty_value(point, problem)
-            risen = cost > lowest + rounding
-            lowest = np.where(risen, lowest, cost)
+            risen = cost > lowest + tolerated
+            lowest = np.minimum(lowest, cost)
             age = np.where(risen, 0, age + 1) % len(solver.momentum)
             weight = np.asarray(solver.momentum, dtype=dtype)[age][:, None]
             ahead = step * (step / here) ** weight

@@ -1,0 +1,135 @@
+"""The fused C++ kernel: what `ondes.backends.reference` does, frames in the SIMD lanes.
+
+Built for several instruction sets; the best that the machine runs is taken, or the one that the
+environment variable ONDES_ISA names. Neither activations nor statistics depend on `n_jobs`, and a
+frame's activations depend on that frame alone, bit for bit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ondes.divergence import Array, LevelledFrames
+from ondes.penalties import L1, GroupLog
+from ondes.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem
+from ondes.statistics import Statistics
+
+NAME = "native"
+
+
+def available() -> bool:
+    """Whether the kernel was built and this machine runs it."""
+    try:
+        isa()
+    except ImportError:
+        return False
+    return True
+
+
+def isa() -> str:
+    """The instruction set in use: v2, v3 or v4 of x86-64, or the baseline of another machine."""
+    runnable: list[str] = _kernel().instruction_sets()
+    wanted = os.environ.get("ONDES_ISA") or (runnable[-1] if runnable else "v2")
+    if wanted not in runnable:
+        raise ImportError(
+            f"The native backend cannot use the instruction set {wanted!r}: "
+            f"this machine runs {', '.join(runnable) or 'none that it is built for'}."
+        )
+    return wanted
+
+
+def unsupported(problem: Problem) -> str | None:
+    """What this backend cannot do of `problem`, as a sentence, or None."""
+    kind = type(problem.penalty)
+    if problem.penalty is None or kind in (L1, GroupLog):
+        return None
+    return f"The native backend knows the penalties L1 and GroupLog, not {kind.__name__}."
+
+
+def encode(
+    frames: LevelledFrames, problem: Problem, start: Array | None = None, n_jobs: int = 1
+) -> Array:
+    """Solve for the activations of each frame on its own; see `reference.encode`."""
+    return _solve(frames, problem, start, n_jobs, {})
+
+
+def summarise(
+    frames: LevelledFrames, problem: Problem, start: Array | None = None, n_jobs: int = 1
+) -> tuple[Array, Statistics]:
+    """Solve for the activations and sum the statistics; see `reference.summarise`."""
+    shape = problem.dictionary.shape
+    sums = {
+        "weighted": np.zeros(shape),
+        "inverse": np.zeros(shape),
+        "pull": np.zeros(shape[0]),
+        "divergence": np.zeros(1),
+    }
+    activations = _solve(frames, problem, start, n_jobs, sums)
+    a = problem.dictionary**2 * sums["weighted"]
+    b = sums["inverse"] + sums["pull"][:, None]
+    return activations, Statistics(a, b, float(sums["divergence"][0]), float(len(frames)))
+
+
+def _solve(
+    frames: LevelledFrames,
+    problem: Problem,
+    start: Array | None,
+    n_jobs: int,
+    sums: dict[str, Array],
+) -> Array:
+    dtype, solver = frames.values.dtype, problem.solver
+    activations = np.empty((len(frames), len(problem.dictionary)), dtype=dtype)
+    _kernel().solve(
+        isa=isa(),
+        values=np.ascontiguousarray(frames.values),
+        dictionary=np.ascontiguousarray(problem.dictionary, dtype=np.float64),
+        floor=problem.floor,
+        activation_floor=ACTIVATION_FLOOR,
+        tolerated_rise=TOLERATED_RISE,
+        activations=activations,
+        start=None if start is None else np.ascontiguousarray(start, dtype=dtype),
+        max_steps=solver.max_steps,
+        exponent=solver.exponent,
+        momentum=solver.momentum,
+        tol=solver.tol,
+        groups=np.ascontiguousarray(problem.group_of, dtype=np.int32),
+        n_threads=n_jobs if n_jobs > 0 else len(os.sched_getaffinity(0)),
+        **_background(frames, problem),
+        **_penalty(problem),
+        **(dict.fromkeys(("weighted", "inverse", "pull", "divergence")) | sums),
+    )
+    return activations
+
+
+def _background(frames: LevelledFrames, problem: Problem) -> dict[str, Any]:
+    """The background as one more row of the dictionary, of mean one, whose activation is known."""
+    mean = 0.0 if problem.background is None else float(np.mean(problem.background))
+    if problem.background is None or mean == 0:
+        return {"background": None, "background_activation": None}
+    activation = (mean / frames.level).astype(frames.values.dtype)
+    row = np.ascontiguousarray(problem.background, dtype=np.float64) / mean
+    return {"background": row, "background_activation": activation}
+
+
+def _penalty(problem: Problem) -> dict[str, Any]:
+    match problem.penalty:
+        case L1(strength):
+            return {"penalty": "l1", "strength": strength, "offset": 0.0}
+        case GroupLog(strength, offset):
+            return {"penalty": "group_log", "strength": strength, "offset": offset}
+    return {"penalty": "none", "strength": 0.0, "offset": 0.0}
+
+
+def _kernel() -> ModuleType:
+    try:
+        return importlib.import_module("ondes.backends._native")
+    except ImportError as error:
+        raise ImportError(
+            "The native backend was not built here: reinstall ondes where there is a C++ compiler, "
+            "or use backend='reference'."
+        ) from error
