@@ -1,0 +1,211 @@
+"""Fill the page and put it in place."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+import os
+import secrets
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ondes.report.content import ReportContent, Samples, Source, clock
+from ondes.stft import Stft
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ondes.report.figures import Picture
+
+__all__ = ["render", "write_report"]
+
+
+@dataclass(frozen=True)
+class Track:
+    """A row of the page: something to see, and where there is a sound, to hear."""
+
+    id: str
+    name: str
+    note: str
+    pictures: tuple[Picture, ...]
+    sound: str = ""
+
+
+def write_report(path: str | Path, content: ReportContent, *, force: bool = False) -> Path:
+    """Write a report as one HTML file, whole or not at all.
+
+    Parameters
+    ----------
+    path : str or Path
+    content : ReportContent
+    force : bool
+        Whether an existing file may be replaced.
+
+    Returns
+    -------
+    Path
+        Of the report.
+
+    Raises
+    ------
+    FileExistsError
+        Where there is a file already and `force` is not given.
+    OSError
+        Where the file cannot be written.
+    ModuleNotFoundError
+        Where matplotlib or jinja2 is missing.
+    """
+    target = Path(path)
+    _check_target(target, force)
+    page = render(content).encode("utf-8")
+    _check_target(target, force)
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    try:
+        with draft.open("xb") as file:
+            file.write(page)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    except OSError as error:
+        raise OSError(f"{target} cannot be written: {error.strerror or error}.") from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return target
+
+
+def render(content: ReportContent) -> str:
+    """Render a report as HTML that asks for no other file.
+
+    Parameters
+    ----------
+    content : ReportContent
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Where matplotlib or jinja2 is missing.
+    """
+    if not all(importlib.util.find_spec(name) for name in ("matplotlib", "jinja2")):
+        raise ModuleNotFoundError(
+            "A report needs matplotlib and jinja2: pip install 'ondes[report]'."
+        )
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    from ondes import __version__
+    from ondes.report.figures import colour_scale, learning_curve
+    from ondes.report.sounds import sound_uris
+
+    style, script = _read("style.css"), _read("script.js")
+    stems = [content.mixture, *(source.samples for source in content.sources)]
+    sounds = sound_uris([*stems, *content.component_samples], content.sr)
+    mixture, *sources = _stem_tracks(content, stems, sounds[: len(stems)])
+    environment = Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    page = environment.from_string(_read("template.html.j2")).render(
+        content=content,
+        version=__version__,
+        duration=clock(content.seconds),
+        mixture=mixture,
+        sources=sources,
+        components=_component_tracks(content, sounds[len(stems) :]),
+        curve=learning_curve(content.curve),
+        colours=colour_scale(),
+        style=Markup(style),
+        script=Markup(script),
+        # Whatever a name may smuggle in, the browser runs this one script and asks no one.
+        policy=f"default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{_sha256(script)}'",
+    )
+    # Names of files may hold bytes that are no UTF-8.
+    return page.encode("utf-8", "replace").decode("utf-8")
+
+
+def _stem_tracks(
+    content: ReportContent, stems: Sequence[Samples], sounds: Sequence[str]
+) -> list[Track]:
+    """The mixture, then its sources."""
+    from ondes.report.figures import Timeline, power_frames, spectrogram
+
+    stft = Stft(content.n_fft, content.hop_length)
+    timeline = Timeline(len(content.mixture), content.sr, stft)
+    frames = [power_frames(samples, stft) for samples in stems]
+    reference = float(frames[0].max())
+    names = ["Mixture", *(source.name for source in content.sources)]
+    notes = ["as it was recorded", *(_describe_source(source) for source in content.sources)]
+    return [
+        Track(
+            "mixture" if i == 0 else f"source-{i}",
+            name,
+            note,
+            (spectrogram(name if i else "the mixture", power, timeline, reference),),
+            sound,
+        )
+        for i, (name, note, power, sound) in enumerate(
+            zip(names, notes, frames, sounds, strict=True)
+        )
+    ]
+
+
+def _describe_source(source: Source) -> str:
+    count = len(source.components)
+    parts = [] if source.score is None else [f"SI-SDR {source.score:.1f} dB".replace(" -", " −")]
+    if count:
+        parts.append(f"{count} component{'s' if count > 1 else ''}")
+    return " · ".join(parts)
+
+
+def _component_tracks(content: ReportContent, sounds: Sequence[str]) -> list[Track]:
+    """The components source by source, and within a source the loudest first."""
+    from ondes.report.figures import Timeline, activation, spectrum
+
+    timeline = Timeline(len(content.mixture), content.sr, Stft(content.n_fft, content.hop_length))
+    powers = content.activations * content.dictionary.sum(axis=1)
+    shares = powers.sum(axis=0) / (powers.sum() or 1)
+    reference = float(powers.max(initial=0))
+    owners = {i: n for n, source in enumerate(content.sources) for i in source.components}
+    n_sources = len(content.sources)
+    order = sorted(range(len(shares)), key=lambda i: (owners.get(i, n_sources), -shares[i]))
+    tracks = []
+    for i in order:
+        name = f"Component {i}"
+        owner = [content.sources[owners[i]].name] if i in owners else []
+        tracks.append(
+            Track(
+                f"component-{i}",
+                name,
+                " · ".join([*owner, f"{shares[i]:.1%} of the power"]),
+                (
+                    spectrum(name.lower(), content.dictionary[i], content.sr),
+                    activation(name.lower(), powers[:, i], timeline, reference),
+                ),
+                sounds[i] if sounds else "",
+            )
+        )
+    return tracks
+
+
+def _read(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
+
+def _check_target(path: Path, force: bool) -> None:
+    """Refuse what would fail in the end, before seconds are spent on it."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: name a file in it.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}.")
+    if path.exists() and not force:
+        raise FileExistsError(f"{path} exists already: choose another name, or force.")
