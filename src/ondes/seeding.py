@@ -1,4 +1,4 @@
-"""The first dictionary: frames of the data, drawn at random or far apart from each other."""
+"""The first dictionary: frames of the data, drawn at random, or centres of clusters of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 from ondes.divergence import Array
 
 CANDIDATES = 3000  # frames that k-means++ looks at; more cost time and change little
+_KMEANS_ROUNDS = 2
 _SPREAD = 0.5  # log-normal width of the variations made where frames are too few
 
 
@@ -27,31 +28,44 @@ def random_frames(frames: Array, n_components: int, rng: np.random.RandomState) 
     return _unit_rows(_fill(frames[chosen].astype(np.float64), n_components, rng))
 
 
-def distant_frames(frames: Array, n_components: int, rng: np.random.RandomState) -> Array:
-    """k-means++ in the Itakura-Saito divergence, whatever the gain between two frames.
+def cluster_centres(frames: Array, n_components: int, rng: np.random.RandomState) -> Array:
+    """Greedy k-means++, then a few rounds of k-means, in the divergence at the best gain.
 
-    Each next row is a frame drawn in proportion to its divergence from the nearest row so far,
-    at the best gain: n_bins · (log mean(v/w) − mean log(v/w)).
+    Each next centre is a frame, the best of several that are drawn in proportion to their
+    divergence from the nearest centre so far. The mean is the centroid in any Bregman divergence.
 
     Takes and returns what `random_frames` does.
     """
-    if len(frames) > CANDIDATES:
-        frames = frames[rng.permutation(len(frames))[:CANDIDATES]]
-    frames = frames.astype(np.float64)
-    logs = np.log(frames).mean(axis=1)
+    frames = frames[rng.permutation(len(frames))[:CANDIDATES]].astype(np.float64)
+    n_trials = 2 + int(np.log(n_components)) if n_components > 1 else 1
     chosen: list[int] = []
     nearest = np.ones(len(frames))
-    while len(chosen) < min(n_components, len(frames)) and nearest.sum() > 0:
+    while len(chosen) < min(n_components, len(frames)) and nearest.any():
         cumulated = np.cumsum(nearest)
-        draw = rng.uniform() * cumulated[-1]
-        row = int(np.searchsorted(cumulated, draw, side="right"))
-        row = min(row, len(frames) - 1)
-        gain = frames @ (1 / frames[row]) / frames.shape[1]
-        divergence = np.maximum(np.log(gain) - (logs - logs[row]), 0)
-        nearest = divergence if not chosen else np.minimum(nearest, divergence)
-        nearest[row] = 0
-        chosen.append(row)
-    return _unit_rows(_fill(frames[chosen], n_components, rng))
+        draws = rng.uniform(size=n_trials) * cumulated[-1]
+        trials = np.minimum(np.searchsorted(cumulated, draws, side="right"), len(frames) - 1)
+        distances = _gain_free_divergence(frames, frames[trials])
+        if chosen:
+            distances = np.minimum(distances, nearest[:, None])
+        best = int(distances.sum(axis=0).argmin())
+        nearest = distances[:, best]
+        nearest[trials[best]] = 0
+        chosen.append(int(trials[best]))
+    centres = frames[chosen]
+    for _ in range(_KMEANS_ROUNDS if len(frames) > len(chosen) else 0):
+        label = _gain_free_divergence(frames, centres).argmin(axis=1)
+        for k in np.unique(label):
+            members = frames[label == k]
+            gain = (members / centres[k]).mean(axis=1, keepdims=True)
+            centres[k] = (members / gain).mean(axis=0)
+    return _unit_rows(_fill(centres, n_components, rng))
+
+
+def _gain_free_divergence(frames: Array, centres: Array) -> Array:
+    """log mean(v/c) − mean log(v/c): the divergence per bin of each frame from each centre."""
+    mean_ratio = frames @ (1 / centres).T / frames.shape[1]
+    mean_log = np.log(frames).mean(axis=1)[:, None] - np.log(centres).mean(axis=1)
+    return np.maximum(np.log(mean_ratio) - mean_log, 0)
 
 
 def _fill(rows: Array, n_components: int, rng: np.random.RandomState) -> Array:
@@ -69,4 +83,4 @@ def _unit_rows(rows: Array) -> Array:
     return unit
 
 
-DRAWS = {"k-means++": distant_frames, "random": random_frames}
+DRAWS = {"k-means++": cluster_centres, "random": random_frames}

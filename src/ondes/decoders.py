@@ -1,0 +1,273 @@
+"""Decoders: bytes in, float32 samples out, in reads of a fixed length.
+
+The reads are always cut at the same places, so that what a decoder gives, and where it fails, is a
+function of the file alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+
+from ondes import integrity
+from ondes.integrity import AudioError
+from ondes.pcm import READ_LENGTH, PcmDecoder, RawFormat, standard_input, to_float
+
+__all__ = ["Decoder", "open_decoder"]
+
+Samples = NDArray[np.float32]
+
+# Encoders pad and players trim up to a few MP3 frames at both ends.
+MP3_TRIM = 4 * 1152
+# A container's duration is rounded, and counts the encoder's padding.
+DURATION_SLACK_S = 0.5
+UNRECOGNISED, UNSUPPORTED_ENCODING = 1, 4  # libsndfile's error codes
+INSTALL_FORMATS = "install PyAV with: pip install 'ondes[formats]'"
+
+
+class Decoder(Protocol):
+    """What every decoder offers."""
+
+    sr: int
+    channels: int
+    n_samples: int | None
+    format: str
+    is_seek_exact: bool
+
+    def read(self) -> Samples:
+        """Next samples, (n, channels), valid until the next read; none at the end."""
+
+    def seek(self, sample: int) -> None:
+        """Go to a sample; allowed where `is_seek_exact`."""
+
+    def close(self) -> None:
+        """Release the file."""
+
+
+def open_decoder(source: str | Path | BinaryIO, raw: RawFormat | None = None) -> Decoder:
+    """Open a file, ``-`` for standard input, or a binary stream, with the decoder it needs."""
+    if not isinstance(source, (str, Path)):
+        return PcmDecoder(source, str(getattr(source, "name", "stream")), raw)
+    if str(source) == "-":
+        return PcmDecoder(standard_input(), "-", raw)
+    path = Path(source)
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise AudioError(path, "is a folder, not a recording")
+        if raw is not None or not stat.S_ISREG(mode):
+            return PcmDecoder(path.open("rb", buffering=0), str(path), raw, owned=True)
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise AudioError(path, "is empty (0 bytes)")
+        return _open_file(path)
+    except OSError as error:
+        raise AudioError(path, f"cannot be read ({error.strerror or error})") from error
+
+
+def _open_file(path: Path) -> Decoder:
+    try:
+        decoder = SoundFileDecoder(path)
+    except soundfile.LibsndfileError as error:
+        if error.code not in (UNRECOGNISED, UNSUPPORTED_ENCODING):
+            raise AudioError(path, f"is damaged ({_plain(error.error_string)})") from error
+        if _has_av():
+            return AvDecoder(path)
+        raise AudioError(
+            path, f"is no format that libsndfile knows; if it is MP4 or video, {INSTALL_FORMATS}"
+        ) from error
+    except TypeError as error:  # soundfile asks for the format of a name that ends in .raw
+        raise AudioError(path, "has no header, so say its raw format") from error
+    try:
+        is_mp3, is_chained = decoder.format == "MP3", integrity.is_chained_ogg(path)
+        if (is_mp3 or is_chained) and _has_av():
+            decoder.close()
+            return AvDecoder(path)
+        if is_chained:
+            raise AudioError(
+                path, f"is several Ogg streams in a row; to read it, {INSTALL_FORMATS}"
+            )
+        if is_mp3:
+            _check_mp3_length(path, decoder)
+        elif integrity.is_cut(path):
+            raise AudioError(path, "is cut short: it ends before its header says; copy it again")
+        if decoder.n_samples == 0:
+            raise AudioError(path, "holds no samples")
+    except BaseException:
+        decoder.close()
+        raise
+    return decoder
+
+
+def _check_mp3_length(path: Path, decoder: SoundFileDecoder) -> None:
+    """Refuse where libsndfile, which misjudges the length of some MP3s, would stop early."""
+    found, believed = integrity.mp3_n_samples(path), decoder.n_samples or 0
+    if found < believed - MP3_TRIM:
+        raise AudioError(path, "is cut short: it ends before its header says; copy it again")
+    if found > believed + MP3_TRIM:
+        raise AudioError(path, f"has no length in its header; to read all of it, {INSTALL_FORMATS}")
+
+
+class _SequentialSoundFile(soundfile.SoundFile):  # type: ignore[misc]
+    """soundfile seeks after every read: that garbles Opus, and fails on FLAC of unknown length."""
+
+    def seekable(self) -> bool:
+        return False
+
+
+class SoundFileDecoder:
+    """wav, flac, ogg, opus, aiff and what else libsndfile reads, into one reused buffer."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = _SequentialSoundFile(os.fspath(path))
+        self.sr = int(self._file.samplerate)
+        self.channels = int(self._file.channels)
+        self.n_samples = int(self._file.frames) if self._file.frames < 2**62 else None
+        self.format = str(self._file.format)
+        subtype = str(self._file.subtype)
+        lossless = subtype.startswith("PCM_") or subtype in ("FLOAT", "DOUBLE", "ULAW", "ALAW")
+        self.is_seek_exact = lossless and self.n_samples is not None
+        self._position = 0
+        self._buffer = np.empty((READ_LENGTH, self.channels), np.float32)
+
+    def read(self) -> Samples:
+        """Next samples, (n, channels)."""
+        try:
+            n = self._file.buffer_read_into(self._buffer, "float32")
+        except soundfile.LibsndfileError as error:
+            raise AudioError(
+                self._path,
+                f"is damaged {self._position / self.sr:.1f} s in ({_plain(error.error_string)})",
+            ) from error
+        self._position += n
+        if n == 0 and self.n_samples is not None and self._position < self.n_samples:
+            raise AudioError(
+                self._path,
+                f"is cut short: {self._position / self.sr:.1f} s of the "
+                f"{self.n_samples / self.sr:.1f} s in its header",
+            )
+        return self._buffer[:n]
+
+    def seek(self, sample: int) -> None:
+        """Go to a sample."""
+        self._position = int(self._file.seek(min(sample, self.n_samples or 0)))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class AvDecoder:
+    """mp3, m4a and video, by PyAV."""
+
+    is_seek_exact = False
+
+    def __init__(self, path: Path) -> None:
+        import av
+
+        self._path = path
+        self._failure = av.FFmpegError
+        try:
+            self._container: Any = av.open(os.fspath(path))
+        except (av.FFmpegError, UnicodeError) as error:
+            raise AudioError(path, "is not audio, or is damaged at its start") from error
+        try:
+            if not self._container.streams.audio:
+                raise AudioError(path, "has no audio in it")
+            stream = self._container.streams.audio[0]
+            self.sr, self.channels = int(stream.rate or 0), int(stream.codec_context.channels or 0)
+            if not self.sr or not self.channels:
+                raise AudioError(path, "is not audio, or is damaged at its start")
+            self.format = str(stream.codec_context.name).upper()
+            duration = _duration(self._container, stream)
+            self.n_samples = None if duration is None else round(duration * self.sr)
+            self._is_length_sure = "mp3" not in self._container.format.name or (
+                integrity.mp3_has_length(path)
+            )
+        except BaseException:
+            self._container.close()
+            raise
+        self._position = 0
+        self._frames: Iterator[Any] = self._container.decode(stream)
+        self._held: list[Samples] = []
+
+    def read(self) -> Samples:
+        """Next samples, (n, channels)."""
+        while sum(map(len, self._held)) < READ_LENGTH and (block := self._decode()) is not None:
+            self._held.append(block)
+        joined = np.concatenate(self._held) if self._held else self._empty()
+        self._held = [joined[READ_LENGTH:]] if len(joined) > READ_LENGTH else []
+        self._position += len(joined[:READ_LENGTH])
+        if not len(joined):
+            self._check_end()
+        return joined[:READ_LENGTH]
+
+    def _empty(self) -> Samples:
+        return np.empty((0, self.channels), np.float32)
+
+    def _decode(self) -> Samples | None:
+        try:
+            frame = next(self._frames, None)
+        except self._failure as error:
+            raise AudioError(
+                self._path, f"is damaged {self._position / self.sr:.1f} s in"
+            ) from error
+        if frame is None:
+            return None
+        if (frame.sample_rate, frame.layout.nb_channels) != (self.sr, self.channels):
+            raise AudioError(self._path, "changes its sampling rate or channels midway")
+        array = frame.to_ndarray()
+        planar = array.T if frame.format.is_planar else array.reshape(-1, self.channels)
+        return to_float(planar)
+
+    def _check_end(self) -> None:
+        if self._position == 0:
+            raise AudioError(self._path, "holds no samples")
+        missing = (self.n_samples or 0) - self._position
+        if self._is_length_sure and missing > DURATION_SLACK_S * self.sr:
+            raise AudioError(
+                self._path,
+                f"is cut short: {self._position / self.sr:.1f} s of the "
+                f"{(self.n_samples or 0) / self.sr:.1f} s in its header",
+            )
+
+    def seek(self, sample: int) -> None:
+        """Not offered: it would not be exact."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the file."""
+        self._container.close()
+
+
+def _duration(container: Any, stream: Any) -> float | None:
+    """Seconds of the audio as its container declares; an estimate for MP3 without a length."""
+    if stream.duration is not None:
+        return float(stream.duration * stream.time_base)
+    with contextlib.suppress(KeyError, ValueError):
+        hours, minutes, seconds = stream.metadata["DURATION"].split(":")  # matroska
+        return int(hours) * 3600 + int(minutes) * 60 + float(seconds)
+    if container.duration is not None and len(container.streams) == 1:
+        return float(container.duration) / 1e6
+    return None
+
+
+def _has_av() -> bool:
+    try:
+        import av  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _plain(message: str) -> str:
+    return message.removeprefix("Error : ").strip().rstrip(".")

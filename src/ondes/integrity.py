@@ -1,0 +1,171 @@
+"""Is a sound file whole? libsndfile reads what is there of a cut file and says nothing."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Literal, NamedTuple
+
+__all__ = [
+    "AudioError",
+    "is_chained_ogg",
+    "is_cut",
+    "is_length_known",
+    "mp3_has_length",
+    "mp3_n_samples",
+]
+
+Order = Literal["little", "big"]
+
+# A writer that cannot seek back leaves no length, or the greatest: ffmpeg and sox in turn.
+UNKNOWN_LENGTHS = {0, 0xFFFFFFFF, *range(0x7FFFF000, 0x80000000)}
+
+
+class AudioError(ValueError):
+    """A recording that cannot be read or written, in one sentence.
+
+    Attributes
+    ----------
+    path : str
+        The recording.
+    reason : str
+        What is wrong, and what to do.
+    """
+
+    def __init__(self, path: str | Path, reason: str) -> None:
+        super().__init__(str(path), reason)
+        self.path = str(path)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        name = self.path if self.path.isprintable() else ascii(self.path)
+        return f"{'standard input' if name == '-' else name}: {self.reason}."
+
+
+def is_cut(path: Path) -> bool:
+    """Whether a WAV, RF64, W64, AIFF or Ogg file ends before its header says; else False."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        magic = file.read(4)
+        file.seek(0)
+        if magic in (b"RIFF", b"RF64"):
+            return _chunk_passes_end(file, size, b"data", "little")
+        if magic == b"FORM":
+            return _chunk_passes_end(file, size, b"SSND", "big")
+        if magic == b"riff":
+            return int.from_bytes(file.read(24)[16:], "little") > size
+        if magic == b"OggS":
+            last = deque(_ogg_pages(file), maxlen=1)
+            return not last or last[0].end != size or not last[0].ends_stream
+    return False
+
+
+def is_chained_ogg(path: Path) -> bool:
+    """Whether several Ogg streams follow one another: libsndfile reads the first alone."""
+    with path.open("rb") as file:
+        if file.read(4) != b"OggS":
+            return False
+        file.seek(0)
+        begun = False
+        for page in _ogg_pages(file):
+            if page.begins_stream and begun:
+                return True
+            begun = begun or not page.begins_stream
+    return False
+
+
+def is_length_known(length: int) -> bool:
+    """Whether the byte length in a header of samples is one, not a stand-in for "unknown"."""
+    return length not in UNKNOWN_LENGTHS
+
+
+def mp3_has_length(path: Path) -> bool:
+    """Whether the first frame of an MP3 holds the number of frames (Xing, Info or VBRI)."""
+    with path.open("rb") as file:
+        _skip_id3(file)
+        head = file.read(4096)
+    return any(tag in head for tag in (b"Xing", b"Info", b"VBRI"))
+
+
+def mp3_n_samples(path: Path) -> int:
+    """Count the samples of an MP3 by walking from frame header to frame header."""
+    n_samples, size = 0, path.stat().st_size
+    with path.open("rb") as file:
+        _skip_id3(file)
+        while len(header := file.read(4)) == 4:
+            length, samples = _mp3_frame(header)
+            if length:
+                n_samples += samples
+                file.seek(length - 4, os.SEEK_CUR)
+                if file.tell() > size:
+                    return n_samples - samples
+            else:
+                file.seek(-3, os.SEEK_CUR)
+    return n_samples
+
+
+def _chunk_passes_end(file: BinaryIO, size: int, wanted: bytes, order: Order) -> bool:
+    rf64_length = 0
+    file.seek(12)
+    while len(header := file.read(8)) == 8:
+        name = header[:4]
+        length = int.from_bytes(header[4:], order)
+        if name == b"ds64":
+            rf64_length = int.from_bytes(file.read(16)[8:], "little")
+            file.seek(-16, os.SEEK_CUR)
+        if name == wanted:
+            if length == 0xFFFFFFFF and rf64_length:
+                return file.tell() + rf64_length > size
+            return is_length_known(length) and file.tell() + length > size
+        file.seek(length + length % 2, os.SEEK_CUR)
+    return False
+
+
+class _OggPage(NamedTuple):
+    begins_stream: bool
+    ends_stream: bool
+    end: int
+
+
+def _ogg_pages(file: BinaryIO) -> Iterator[_OggPage]:
+    while len(header := file.read(27)) == 27 and header[:4] == b"OggS":
+        body = sum(file.read(header[26]))
+        flags = header[5]
+        yield _OggPage(bool(flags & 2), bool(flags & 4), file.seek(body, os.SEEK_CUR))
+
+
+def _skip_id3(file: BinaryIO) -> None:
+    head = file.read(10)
+    length = 0
+    if head[:3] == b"ID3":
+        for byte in head[6:10]:
+            length = length << 7 | byte
+        length += 10
+    file.seek(length)
+
+
+_BIT_RATES = {
+    (3, 3): (32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
+    (3, 2): (32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+    (3, 1): (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (2, 3): (32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
+    (2, 2): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (2, 1): (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+}
+
+
+def _mp3_frame(header: bytes) -> tuple[int, int]:
+    """Bytes and samples of the frame that starts with these four bytes; 0, 0 if none does."""
+    bits = int.from_bytes(header, "big")
+    version, layer = bits >> 19 & 3, bits >> 17 & 3
+    bit_rate, rate, padding = bits >> 12 & 15, bits >> 10 & 3, bits >> 9 & 1
+    if bits >> 21 != 0x7FF or version == 1 or layer == 0 or bit_rate in (0, 15) or rate == 3:
+        return 0, 0
+    sr = (44100, 48000, 32000)[rate] >> {3: 0, 2: 1, 0: 2}[version]
+    kbps = _BIT_RATES[3 if version == 3 else 2, layer][bit_rate - 1]
+    if layer == 3:
+        return (12000 * kbps // sr + padding) * 4, 384
+    samples = 1152 if layer == 2 or version == 3 else 576
+    return samples // 8 * 1000 * kbps // sr + padding, samples

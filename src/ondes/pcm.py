@@ -1,0 +1,156 @@
+"""Uncompressed samples from a pipe: WAV, also of unknown length, and raw."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ondes.integrity import AudioError, is_length_known
+
+__all__ = ["READ_LENGTH", "PcmDecoder", "RawFormat", "standard_input", "to_float"]
+
+Samples = NDArray[np.float32]
+
+READ_LENGTH = 32768
+
+
+@dataclass(frozen=True)
+class RawFormat:
+    """Samples without a header, interleaved, little-endian.
+
+    Parameters
+    ----------
+    sr : int
+        Samples a second.
+    channels : int
+    encoding : str
+        As ffmpeg's ``-f``: ``u8``, ``s16le``, ``s24le``, ``s32le``, ``f32le``, ``f64le``.
+    """
+
+    sr: int
+    channels: int = 1
+    encoding: str = "s16le"
+
+    def __post_init__(self) -> None:
+        if self.sr < 1 or self.channels < 1:
+            raise ValueError(f"sr and channels must be positive, not {self.sr}, {self.channels}.")
+        if self.encoding not in _BYTES:
+            raise ValueError(f"No encoding {self.encoding!r}: choose one of {', '.join(_BYTES)}.")
+
+
+class PcmDecoder:
+    """WAV with or without a length, or raw samples, from anything with a `read`."""
+
+    is_seek_exact = False
+
+    def __init__(
+        self, stream: BinaryIO, name: str, raw: RawFormat | None, *, owned: bool = False
+    ) -> None:
+        self._stream, self._name, self._owned = stream, name, owned
+        self._bytes_left: int | None = None
+        self.n_samples: int | None = None
+        try:
+            layout = self._read_wav_header() if raw is None else raw
+        except BaseException:
+            self.close()
+            raise
+        self.format = "WAV" if raw is None else "RAW"
+        self.sr, self.channels, self._encoding = layout.sr, layout.channels, layout.encoding
+        self._frame_bytes = self.channels * _BYTES[self._encoding]
+        if self._bytes_left is not None:
+            self.n_samples = self._bytes_left // self._frame_bytes
+        self._is_begun = False
+
+    def read(self) -> Samples:
+        """Next samples, (n, channels)."""
+        wanted = READ_LENGTH * self._frame_bytes
+        if self._bytes_left is not None:
+            wanted = min(wanted, self._bytes_left // self._frame_bytes * self._frame_bytes)
+        data = self._read_bytes(wanted)
+        whole = len(data) // self._frame_bytes * self._frame_bytes
+        if self._bytes_left is not None:
+            self._bytes_left -= len(data)
+            if wanted and not whole:
+                raise AudioError(self._name, "is cut short: it ends before its header says")
+        if not whole and not self._is_begun:
+            raise AudioError(self._name, "holds no samples")
+        self._is_begun = True
+        return to_float(_unpack(data[:whole], self._encoding).reshape(-1, self.channels))
+
+    def seek(self, sample: int) -> None:
+        """Not offered: a pipe cannot go back."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the stream if this decoder opened it."""
+        if self._owned:
+            self._stream.close()
+
+    def _read_bytes(self, n: int) -> bytes:
+        parts, missing = [], n
+        while missing and (part := self._stream.read(missing)):
+            parts.append(part)
+            missing -= len(part)
+        return b"".join(parts)
+
+    def _read_wav_header(self) -> RawFormat:
+        head = self._read_bytes(12)
+        if not head:
+            raise AudioError(self._name, "is empty (0 bytes)")
+        if head[:4] not in (b"RIFF", b"RF64") or head[8:] != b"WAVE":
+            raise AudioError(self._name, "is not WAV; pipe WAV, or say its raw format")
+        layout = None
+        while len(header := self._read_bytes(8)) == 8:
+            name, length = header[:4], int.from_bytes(header[4:], "little")
+            if name == b"data" and layout is not None:
+                self._bytes_left = length if is_length_known(length) else None
+                return layout
+            body = self._read_bytes(length + length % 2)
+            if name == b"fmt ":
+                layout = self._parse_fmt(body)
+        raise AudioError(self._name, "is WAV without any samples")
+
+    def _parse_fmt(self, body: bytes) -> RawFormat:
+        tag, channels = (int.from_bytes(body[i : i + 2], "little") for i in (0, 2))
+        sr, bits = int.from_bytes(body[4:8], "little"), int.from_bytes(body[14:16], "little")
+        if tag == 0xFFFE:  # extensible: the true tag begins the sub-format
+            tag = int.from_bytes(body[24:26], "little")
+        kind = {1: "s" if bits > 8 else "u", 3: "f"}.get(tag, "?")
+        encoding = f"{kind}{bits}" + ("le" if bits > 8 else "")
+        if encoding not in _BYTES or not sr or not channels:
+            raise AudioError(self._name, "is WAV of a kind that cannot be piped; pipe pcm_s16le")
+        return RawFormat(sr, channels, encoding)
+
+
+_BYTES = {"u8": 1, "s16le": 2, "s24le": 3, "s32le": 4, "f32le": 4, "f64le": 8}
+
+
+def _unpack(data: bytes, encoding: str) -> NDArray[Any]:
+    if encoding == "s24le":
+        wide = np.zeros((len(data) // 3, 4), np.uint8)
+        wide[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
+        return wide.view("<i4")[:, 0]
+    kind, size = encoding[0].replace("s", "i"), _BYTES[encoding]
+    return np.frombuffer(data, np.dtype(f"<{kind}{size}"))
+
+
+def to_float(samples: NDArray[Any]) -> Samples:
+    """Scale integers to [-1, 1) as libsndfile does; contiguous float32."""
+    kind, bits = samples.dtype.kind, 8 * samples.dtype.itemsize
+    if kind == "f":
+        return np.ascontiguousarray(samples, dtype=np.float32)
+    centred = samples.astype(np.float32) - (128 if kind == "u" else 0)
+    return np.ascontiguousarray(centred * np.float32(0.5 ** (bits - 1)))
+
+
+def standard_input() -> BinaryIO:
+    """Standard input as a binary stream."""
+    # Unbuffered: the interpreter aborts at exit if a thread still waits in a buffered read.
+    try:
+        return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
+    except (OSError, ValueError):
+        return sys.stdin.buffer

@@ -1,0 +1,327 @@
+"""Short-time Fourier transform and its exact inverse, as streams of float32.
+
+One layout everywhere, rows are time:
+
+=======================  =================================
+samples                  frames
+=======================  =================================
+``(n,)``                 ``(n_frames, n_bins)``
+``(n, n_channels)``      ``(n_frames, n_channels, n_bins)``
+=======================  =================================
+
+Frame ``i`` spans samples ``i * hop_length - (n_fft - hop_length)`` and the ``n_fft - 1`` after it,
+with zeros outside the signal. Each sample thus lies in as many frames at the edges as in the
+middle, which makes the inverse exact for every length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.fft
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["InverseStftStream", "Stft", "StftStream", "power"]
+
+Samples = NDArray[np.float32]
+Frames = NDArray[np.complex64]
+
+FRAMES_AT_ONCE = 64
+# The FFT library transforms rows in groups as wide as a vector register and the remainder one by
+# one. Whole groups only, so that a row's bits never depend on how many rows came with it.
+ROW_GROUP = 16
+# Where the summed squared window falls under this share of its peak, the inverse would amplify the
+# rounding of float32 frames past 1e-6 of full scale.
+LEAST_OVERLAP = 0.08
+
+
+@dataclass(frozen=True)
+class Stft:
+    """Settings of a short-time Fourier transform.
+
+    Parameters
+    ----------
+    n_fft : int
+        Length of a frame in samples.
+    hop_length : int, optional
+        Samples from one frame to the next; ``n_fft // 2`` if not given.
+    window : str
+        ``"hann"``, ``"hamming"``, ``"sine"``, ``"boxcar"``, or any name that
+        `scipy.signal.get_window` knows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> stft = Stft(n_fft=8)
+    >>> frames = stft.forward(np.arange(10.0))
+    >>> frames.shape
+    (4, 5)
+    >>> bool(np.allclose(stft.inverse(frames, 10), np.arange(10.0), atol=1e-5))
+    True
+    """
+
+    n_fft: int = 512
+    hop_length: int = 0
+    window: str = "hann"
+
+    def __init__(
+        self, n_fft: int = 512, hop_length: int | None = None, window: str = "hann"
+    ) -> None:
+        if n_fft < 1:
+            raise ValueError(f"n_fft must be at least 1, not {n_fft}.")
+        hop = max(n_fft // 2, 1) if hop_length is None else hop_length
+        if not 1 <= hop <= n_fft:
+            raise ValueError(f"hop_length must lie between 1 and n_fft = {n_fft}, not {hop}.")
+        object.__setattr__(self, "n_fft", int(n_fft))
+        object.__setattr__(self, "hop_length", int(hop))
+        object.__setattr__(self, "window", window)
+        _window(window, 1)
+
+    @property
+    def n_bins(self) -> int:
+        """Number of frequencies in a frame."""
+        return self.n_fft // 2 + 1
+
+    @property
+    def n_padding(self) -> int:
+        """Zeros in front of the first sample."""
+        return self.n_fft - self.hop_length
+
+    @cached_property
+    def window_array(self) -> Samples:
+        """The analysis window, shape (n_fft,)."""
+        window = _window(self.window, self.n_fft).astype(np.float32)
+        window.flags.writeable = False
+        return window
+
+    @cached_property
+    def dual_window_array(self) -> NDArray[np.float64]:
+        """The synthesis window that makes overlap-add the exact inverse, shape (n_fft,)."""
+        self.check_invertible()
+        dual: NDArray[np.float64] = self.window_array / np.resize(self._summed_squares, self.n_fft)
+        dual.flags.writeable = False
+        return dual
+
+    @cached_property
+    def _summed_squares(self) -> NDArray[np.float64]:
+        squares = np.zeros(-(-self.n_fft // self.hop_length) * self.hop_length)
+        squares[: self.n_fft] = np.square(self.window_array, dtype=np.float64)
+        summed: NDArray[np.float64] = squares.reshape(-1, self.hop_length).sum(axis=0)
+        return summed
+
+    def check_invertible(self) -> None:
+        """Raise ValueError unless the frames determine the samples."""
+        if self._summed_squares.min() <= LEAST_OVERLAP * self._summed_squares.max():
+            raise ValueError(
+                f"A {self.window} window of n_fft = {self.n_fft} at hop_length = "
+                f"{self.hop_length} cannot be inverted: choose a smaller hop_length."
+            )
+
+    def n_frames(self, n_samples: int) -> int:
+        """Number of frames of a signal of `n_samples` samples."""
+        return -(-(n_samples + self.n_padding) // self.hop_length) if n_samples else 0
+
+    def stream(self, n_channels: int | None = None) -> StftStream:
+        """Start a forward transform; without `n_channels`, of one-dimensional samples."""
+        return StftStream(self, n_channels)
+
+    def inverse_stream(self, n_channels: int | None = None) -> InverseStftStream:
+        """Start an inverse transform; without `n_channels`, to one-dimensional samples."""
+        return InverseStftStream(self, n_channels)
+
+    def forward(self, samples: ArrayLike) -> Frames:
+        """Transform a whole signal.
+
+        Parameters
+        ----------
+        samples : array of shape (n,) or (n, n_channels)
+
+        Returns
+        -------
+        complex64 array of shape (n_frames, n_bins) or (n_frames, n_channels, n_bins)
+        """
+        signal = np.asarray(samples, dtype=np.float32)
+        stream = self.stream(signal.shape[1] if signal.ndim > 1 else None)
+        return np.concatenate([stream.push(signal), stream.flush()])
+
+    def inverse(self, frames: ArrayLike, n_samples: int | None = None) -> Samples:
+        """Undo `forward`.
+
+        Parameters
+        ----------
+        frames : array of shape (n_frames, n_bins) or (n_frames, n_channels, n_bins)
+        n_samples : int, optional
+            Length of the signal; if not given, all that the frames cover, which may be up to
+            ``hop_length - 1`` samples more.
+
+        Returns
+        -------
+        float32 array of shape (n_samples,) or (n_samples, n_channels)
+        """
+        spectra = np.asarray(frames, dtype=np.complex64)
+        stream = self.inverse_stream(spectra.shape[1] if spectra.ndim > 2 else None)
+        return np.concatenate([stream.push(spectra), stream.flush(n_samples)])
+
+
+class StftStream:
+    """Samples in, frames out; the bits do not depend on how the samples are cut into blocks.
+
+    Made by `Stft.stream`.
+    """
+
+    def __init__(self, stft: Stft, n_channels: int | None = None) -> None:
+        self.stft = stft
+        self._channels = () if n_channels is None else (n_channels,)
+        self._work = np.zeros((FRAMES_AT_ONCE, *self._channels, stft.n_fft), np.float32)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything pushed so far."""
+        self.n_samples = 0
+        self._held = np.zeros((self.stft.n_padding, *self._channels), np.float32)
+
+    def push(self, samples: ArrayLike) -> Frames:
+        """Take the next samples, (n,) or (n, n_channels); return the frames they complete."""
+        block = np.asarray(samples, dtype=np.float32)
+        if block.shape[1:] != self._channels or block.ndim == 0:
+            raise ValueError(
+                f"Samples of shape {block.shape} do not fit a stream of (n, *{self._channels})."
+            )
+        self.n_samples += len(block)
+        return self._advance(np.concatenate([self._held, block]))
+
+    def flush(self) -> Frames:
+        """Return the last frames, zeros after the end, and start anew."""
+        n_left = self.stft.n_frames(self.n_samples) - self.n_samples // self.stft.hop_length
+        length = (n_left - 1) * self.stft.hop_length + self.stft.n_fft if n_left > 0 else 0
+        padded = np.zeros((length, *self._channels), np.float32)
+        padded[: len(self._held)] = self._held[:length]
+        frames = self._advance(padded)
+        self.reset()
+        return frames
+
+    def _advance(self, signal: Samples) -> Frames:
+        stft = self.stft
+        n_frames = max(0, (len(signal) - stft.n_fft) // stft.hop_length + 1)
+        frames = np.empty((n_frames, *self._channels, stft.n_bins), np.complex64)
+        if n_frames:
+            segments = sliding_window_view(signal, stft.n_fft, axis=0)[:: stft.hop_length]
+            for first in range(0, n_frames, FRAMES_AT_ONCE):
+                n = min(FRAMES_AT_ONCE, n_frames - first)
+                np.multiply(segments[first : first + n], stft.window_array, out=self._work[:n])
+                spectra = scipy.fft.rfft(self._work[: _whole_groups(n)], axis=-1)
+                frames[first : first + n] = spectra[:n]
+        self._held = signal[n_frames * stft.hop_length :].copy()
+        return frames
+
+
+class InverseStftStream:
+    """Frames in, samples out by overlap-add; the bits do not depend on how the frames are cut.
+
+    Made by `Stft.inverse_stream`. The last `hop_length` samples are held back until `flush`,
+    which alone knows where the signal ends.
+    """
+
+    def __init__(self, stft: Stft, n_channels: int | None = None) -> None:
+        self.stft = stft
+        self._channels = () if n_channels is None else (n_channels,)
+        self._window = stft.dual_window_array
+        self._n_hops = -(-stft.n_fft // stft.hop_length)
+        self._work = np.zeros((FRAMES_AT_ONCE, *self._channels, stft.n_bins), np.complex128)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything pushed so far."""
+        hop = self.stft.hop_length
+        self.n_samples = 0
+        self._unwanted = self.stft.n_padding
+        self._tail = np.zeros((self._n_hops - 1, *self._channels, hop))
+        self._ready = np.zeros((0, *self._channels), np.float32)
+
+    def push(self, frames: ArrayLike) -> Samples:
+        """Take the next frames; return the samples that no later frame can change."""
+        spectra = np.asarray(frames, dtype=np.complex64)
+        if spectra.shape[1:] != (*self._channels, self.stft.n_bins):
+            raise ValueError(
+                f"Frames of shape {spectra.shape} do not fit a stream of "
+                f"(n_frames, *{(*self._channels, self.stft.n_bins)})."
+            )
+        added = [
+            self._overlap_add(spectra[first : first + FRAMES_AT_ONCE])
+            for first in range(0, len(spectra), FRAMES_AT_ONCE)
+        ]
+        ready = np.concatenate([self._ready, *added])
+        skipped = min(self._unwanted, len(ready))
+        self._unwanted -= skipped
+        end = max(skipped, len(ready) - self.stft.hop_length)
+        self._ready = ready[end:].copy()
+        self.n_samples += end - skipped
+        return ready[skipped:end]
+
+    def flush(self, n_samples: int | None = None) -> Samples:
+        """Return the last samples, so that all together are `n_samples`, and start anew."""
+        available = self.n_samples + len(self._ready)
+        total = available if n_samples is None else n_samples
+        if not self.n_samples <= total <= available:
+            raise ValueError(
+                f"The frames pushed hold {self.n_samples} to {available} samples, not {total}."
+            )
+        rest = self._ready[: total - self.n_samples]
+        self.reset()
+        return rest
+
+    def _overlap_add(self, spectra: Frames) -> Samples:
+        n, hop, n_fft = len(spectra), self.stft.hop_length, self.stft.n_fft
+        self._work[:n] = spectra
+        segments = np.zeros((n, *self._channels, self._n_hops * hop))
+        inverse = scipy.fft.irfft(self._work[: _whole_groups(n)], n=n_fft, axis=-1)
+        np.multiply(inverse[:n], self._window, out=segments[..., :n_fft])
+        summed = np.zeros((n + self._n_hops - 1, *self._channels, hop))
+        summed[: self._n_hops - 1] = self._tail
+        # Oldest frame first for every sample, as the tail was summed: the cut leaves no trace.
+        for age in reversed(range(self._n_hops)):
+            summed[age : age + n] += segments[..., age * hop : (age + 1) * hop]
+        self._tail = summed[n:].copy()
+        samples = summed[:n].astype(np.float32)
+        return np.moveaxis(samples, 1, -1).reshape(-1, *self._channels)
+
+
+def power(frames: Frames) -> Samples:
+    """Squared magnitude of complex64 frames, any shape, as float32.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> power(np.array([[3 + 4j]], dtype=np.complex64))
+    array([[25.]], dtype=float32)
+    """
+    spectrum: Samples = np.square(frames.real)
+    spectrum += np.square(frames.imag)
+    return spectrum
+
+
+def _whole_groups(n_rows: int) -> int:
+    return -(-n_rows // ROW_GROUP) * ROW_GROUP
+
+
+def _window(name: str, length: int) -> NDArray[np.float64]:
+    turn = 2 * np.pi * np.arange(length) / length
+    if length == 1 and name in ("hann", "hamming"):
+        return np.ones(1)
+    if name == "hann":
+        return 0.5 - 0.5 * np.cos(turn)
+    if name == "hamming":
+        return 0.54 - 0.46 * np.cos(turn)
+    if name == "sine":
+        return np.sin((turn + np.pi / length) / 2)
+    if name == "boxcar":
+        return np.ones(length)
+    from scipy.signal import get_window  # 2 s to import, so only for the rare windows
+
+    try:
+        return np.asarray(get_window(name, length), dtype=np.float64)
+    except ValueError as error:
+        raise ValueError(f"No window is called {name!r}: {error}.") from None

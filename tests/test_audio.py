@@ -1,0 +1,539 @@
+"""Recordings: found in one order, read to the bit whatever the cut, refused in one sentence."""
+
+import contextlib
+import io
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+
+from ondes import decoders
+from ondes.audio import (
+    AudioError,
+    AudioWriter,
+    RawFormat,
+    find_recordings,
+    open_blocks,
+    probe,
+    write_audio,
+)
+
+SR = 16000
+
+
+def noise(n, channels=2, seed=0):
+    return np.random.default_rng(seed).uniform(-0.5, 0.5, (n, channels)).astype(np.float32)
+
+
+def read(source, **options):
+    with open_blocks(source, **options) as blocks:
+        return np.concatenate(list(blocks))
+
+
+def save(path, samples, sr=SR, **options):
+    soundfile.write(path, samples, sr, **options)
+    return path
+
+
+def encode(path, codec, samples, sr, container=None, **options):
+    """Write a mono recording with PyAV."""
+    av = pytest.importorskip("av", reason="needs the extra `formats`")
+    with av.open(str(path), "w", options=container or {}) as output:
+        stream = output.add_stream(codec, rate=sr, options=options)
+        stream.layout = "mono"
+        frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), format="fltp", layout="mono")
+        frame.sample_rate = sr
+        to_codec = av.AudioResampler(format=stream.codec_context.format, layout="mono", rate=sr)
+        for part in [*to_codec.resample(frame), *to_codec.resample(None)]:
+            output.mux(stream.encode(part))
+        output.mux(stream.encode(None))
+    return path
+
+
+def quiet_then_loud(n=200_000):
+    """Sound on which a variable bit rate varies."""
+    ramp = np.linspace(0, 1, n) ** 4
+    return (0.3 * np.sin(0.05 * np.arange(n)) + ramp * noise(n, 1)[:, 0] * 0.6).astype(np.float32)
+
+
+def cut_in_half(path):
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    return path
+
+
+# Blocks
+
+
+FILES = {
+    "wav": {},
+    "flac": {},
+    "ogg": {},
+    "aiff": {},
+    "opus": {"format": "OGG", "subtype": "OPUS"},
+    "w64": {},
+    "rf64": {},
+}
+
+
+@pytest.mark.parametrize("suffix", FILES)
+@pytest.mark.parametrize("mono", [True, False])
+@pytest.mark.parametrize("sr", [None, 11025])
+def test_samples_do_not_depend_on_the_block_size_or_the_start(tmp_path, suffix, mono, sr):
+    path = save(tmp_path / f"a.{suffix}", noise(80_000), **FILES[suffix])
+    whole = read(path, mono=mono, sr=sr, block_size=10**6)
+    assert whole.dtype == np.float32
+    assert whole.shape[1:] == (() if mono else (2,))
+    assert np.array_equal(read(path, mono=mono, sr=sr, block_size=17), whole)
+    for start in (1, 32768, 40_001, len(whole) - 1, len(whole)):
+        blocks = open_blocks(path, mono=mono, sr=sr, block_size=4096, start=start)
+        rest = np.concatenate([whole[:0], *blocks])
+        assert np.array_equal(rest, whole[start:])
+
+
+@pytest.mark.parametrize("suffix", ["ogg", "opus"])
+def test_lossy_files_start_late_as_if_read_from_the_beginning(tmp_path, suffix):
+    for n in range(65_540, 68_000, 311):
+        path = save(tmp_path / f"a.{suffix}", noise(n, 1), **FILES[suffix])
+        assert np.array_equal(read(path, start=65_537), read(path)[65_537:])
+
+
+def test_every_block_but_the_last_is_full(tmp_path):
+    path = save(tmp_path / "a.wav", noise(10_001))
+    assert [len(block) for block in open_blocks(path, block_size=4000)] == [4000, 4000, 2001]
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "aiff"])
+def test_lossless_files_give_the_samples_written(tmp_path, suffix):
+    samples = np.round(noise(50_000) * 2**15) / np.float32(2**15)
+    path = save(tmp_path / f"a.{suffix}", samples, subtype="PCM_16")
+    assert np.array_equal(read(path, mono=False), samples)
+    assert np.array_equal(read(path), (samples[:, 0] + samples[:, 1]) / np.float32(2))
+
+
+@pytest.mark.parametrize("rates", [(44100, 22050), (8000, 22050), (48000, 44100)])
+def test_resampling_in_blocks_is_resampling_in_one_go(tmp_path, rates):
+    samples = noise(100_000)
+    path = save(tmp_path / "a.wav", samples, rates[0], subtype="FLOAT")
+    expected = soxr.resample(samples, *rates)
+    assert np.array_equal(read(path, sr=rates[1], mono=False), expected)
+    with open_blocks(path, sr=rates[1]) as blocks:
+        assert (blocks.sr, blocks.n_samples) == (rates[1], len(expected))
+
+
+def test_blocks_are_the_readers_own(tmp_path):
+    path = save(tmp_path / "a.wav", noise(200_000))
+    blocks = list(open_blocks(path, mono=False, block_size=32768))
+    assert np.array_equal(np.concatenate(blocks), soundfile.read(path, dtype="float32")[0])
+
+
+@pytest.mark.parametrize("channels", [1, 3, 32])
+@pytest.mark.parametrize("n", [1, 2, 1000])
+def test_short_recordings_and_many_channels(tmp_path, channels, n):
+    path = save(tmp_path / "a.wav", noise(n, channels), subtype="FLOAT")
+    assert np.array_equal(read(path, mono=False), noise(n, channels))
+    np.testing.assert_allclose(read(path), noise(n, channels).mean(axis=1), atol=1e-6)
+    assert len(read(path, sr=2 * SR)) == 2 * n
+
+
+def test_flac_of_unknown_length_is_read_to_its_end(tmp_path):
+    path = save(tmp_path / "a.flac", noise(50_000))
+    data = bytearray(path.read_bytes())
+    data[21] &= 0xF0
+    data[22:26] = bytes(4)  # STREAMINFO: total samples, as ffmpeg pipes leave it
+    path.write_bytes(data)
+    assert probe(path).n_samples is None
+    assert len(read(path)) == 50_000
+
+
+def test_samples_beyond_one_are_kept(tmp_path):
+    path = save(tmp_path / "a.wav", 3 * noise(100), subtype="FLOAT")
+    assert np.array_equal(read(path, mono=False), 3 * noise(100))
+
+
+def test_probe_says_what_a_recording_is(tmp_path):
+    info = probe(save(tmp_path / "a.flac", noise(8000)))
+    assert (info.sr, info.channels, info.n_samples, info.format) == (SR, 2, 8000, "FLAC")
+    assert info.seconds == 0.5
+
+
+@pytest.mark.parametrize("bad", [{"block_size": 0}, {"start": -1}, {"sr": 0}])
+def test_impossible_settings_are_refused(tmp_path, bad):
+    with pytest.raises(ValueError, match="at least"):
+        open_blocks(tmp_path / "a.wav", **bad)
+
+
+# MP3, MP4, video
+
+
+@pytest.fixture(params=["with PyAV", "without PyAV"])
+def av_or_not(request, monkeypatch):
+    pytest.importorskip("av", reason="needs the extra `formats` to write the files")
+    if request.param == "without PyAV":
+        monkeypatch.setattr(decoders, "_has_av", lambda: False)
+    return request.param == "with PyAV"
+
+
+def test_mp3_is_read_whole(tmp_path, av_or_not):
+    sound = quiet_then_loud()
+    path = encode(tmp_path / "a.mp3", "libmp3lame", sound, 44100)
+    decoded = read(path)
+    assert abs(len(decoded) - len(sound)) < 3000
+    assert np.corrcoef(decoded[:190_000], sound[:190_000])[0, 1] > 0.9
+
+
+def test_mp3_of_variable_rate_without_a_length_is_never_cut_short(tmp_path, av_or_not):
+    sound = quiet_then_loud()
+    vbr = {"flags": "+qscale", "global_quality": str(5 * 118)}
+    path = encode(tmp_path / "a.mp3", "libmp3lame", sound, 44100, {"write_xing": "0"}, **vbr)
+    assert soundfile.info(path).frames < 0.9 * len(sound), "libsndfile#1001 is mended: rejoice"
+    if av_or_not:
+        assert len(read(path)) >= len(sound)
+    else:
+        with pytest.raises(AudioError, match=r"a\.mp3: .*pip install 'ondes\[formats\]'"):
+            open_blocks(path)
+
+
+def test_mp3_cut_in_the_middle(tmp_path, av_or_not):
+    path = cut_in_half(encode(tmp_path / "a.mp3", "libmp3lame", quiet_then_loud(), 44100))
+    with pytest.raises(AudioError, match="cut short"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "sr"), [("a.m4a", "aac", 44100), ("a.mkv", "libopus", 48000)]
+)
+def test_containers_are_read_by_pyav(tmp_path, name, codec, sr):
+    sound = quiet_then_loud()
+    path = encode(tmp_path / name, codec, sound, sr)
+    decoded = read(path)
+    assert 0 <= len(decoded) - len(sound) < 3000
+    assert np.corrcoef(decoded[2000 : len(sound)], sound[2000:])[0, 1] > 0.9 or codec == "aac"
+    assert np.array_equal(read(path, block_size=17), decoded)
+    assert np.array_equal(read(path, start=70_001), decoded[70_001:])
+    assert abs(probe(path).n_samples - len(decoded)) < 3000
+    with pytest.raises(AudioError, match=r"cut short|damaged"):
+        read(cut_in_half(path))
+
+
+def test_a_missing_pyav_is_named(tmp_path, monkeypatch):
+    path = encode(tmp_path / "a.m4a", "aac", quiet_then_loud(5000), 44100)
+    monkeypatch.setattr(decoders, "_has_av", lambda: False)
+    with pytest.raises(AudioError, match=r"pip install 'ondes\[formats\]'"):
+        open_blocks(path)
+
+
+def test_ogg_streams_in_a_row_are_not_cut_to_the_first(tmp_path, av_or_not):
+    first = save(tmp_path / "a.ogg", noise(50_000)).read_bytes()
+    path = tmp_path / "both.ogg"
+    path.write_bytes(first + first)
+    if av_or_not:
+        assert abs(len(read(path)) - 100_000) < 2000
+    else:
+        with pytest.raises(AudioError, match=r"several Ogg streams.*ondes\[formats\]"):
+            open_blocks(path)
+
+
+# Bad files
+
+
+@pytest.mark.parametrize("suffix", FILES)
+def test_a_file_cut_in_the_middle(tmp_path, suffix):
+    path = cut_in_half(save(tmp_path / f"a.{suffix}", noise(100_000), **FILES[suffix]))
+    with pytest.raises(AudioError, match=r"cut short|damaged") as caught:
+        read(path)
+    assert caught.value.path == str(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_ogg_that_ends_between_two_pages_is_cut_too(tmp_path):
+    path = save(tmp_path / "a.ogg", noise(100_000))
+    data = path.read_bytes()
+    path.write_bytes(data[: data.rindex(b"OggS")])
+    with pytest.raises(AudioError, match="cut short"):
+        read(path)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_no_numbers(tmp_path, value):
+    samples = noise(100_000, 1)[:, 0]
+    samples[70_000] = value
+    path = save(tmp_path / "a.wav", samples, subtype="FLOAT")
+    given = []
+    with pytest.raises(AudioError, match=r"NaN or infinite samples, 4\.1 s in"):
+        given.extend(open_blocks(path, block_size=50_000))
+    assert np.array_equal(np.concatenate(given), samples[:65536])
+
+
+def _write(data):
+    return lambda path: path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (_write(b""), "is empty"),
+        (_write(b"no sound here\n" * 100), "not audio|no format|no audio"),
+        (_write(b"RIFF"), "damaged|not audio|no format"),
+        (_write(b"OggS"), "damaged|not audio|no format"),
+        (lambda path: save(path, noise(0)), "holds no samples"),
+        (lambda path: path.mkdir(), "is a folder"),
+        (lambda path: None, "cannot be read"),
+    ],
+    ids=["empty", "text", "magic only", "ogg magic only", "no samples", "folder", "missing"],
+)
+@pytest.mark.parametrize("name", ["a.wav", "two words\nand a newline.wav"])
+def test_bad_files_get_one_clear_line(tmp_path, make, reason, name, av_or_not):
+    path = tmp_path / name
+    make(path)
+    with pytest.raises(AudioError, match=reason) as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+    assert name.split("\n")[0] in str(caught.value)
+    with pytest.raises(AudioError):
+        probe(path)
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file(tmp_path):
+    path = save(tmp_path / "a.wav", noise(100))
+    path.chmod(0)
+    with pytest.raises(AudioError, match="Permission denied"):
+        open_blocks(path)
+
+
+def test_a_video_without_sound(tmp_path):
+    av = pytest.importorskip("av", reason="needs the extra `formats`")
+    with av.open(str(tmp_path / "a.mkv"), "w") as output:
+        stream = output.add_stream("mpeg4", rate=24)
+        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
+        frame = av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8), format="rgb24")
+        output.mux(stream.encode(frame))
+        output.mux(stream.encode(None))
+    with pytest.raises(AudioError, match="has no audio"):
+        open_blocks(tmp_path / "a.mkv")
+
+
+def test_errors_travel_between_processes():
+    error = pickle.loads(pickle.dumps(AudioError("a.wav", "is empty")))
+    assert (str(error), error.path) == ("a.wav: is empty.", "a.wav")
+
+
+# Pipes
+
+
+def wav_bytes(samples, subtype="PCM_16", length=None):
+    file = io.BytesIO()
+    soundfile.write(file, samples, SR, subtype=subtype, format="WAV")
+    data = bytearray(file.getvalue())
+    if length is not None:
+        at = data.index(b"data") + 4
+        data[4:8] = data[at : at + 4] = length.to_bytes(4, "little")
+    return bytes(data)
+
+
+class Trickle(io.RawIOBase):
+    """A pipe that gives a few bytes at a time, cut anywhere."""
+
+    def __init__(self, data):
+        self._data, self._at = data, 0
+
+    def read(self, size=-1):
+        part = self._data[self._at : self._at + min(size, 1009)]
+        self._at += len(part)
+        return part
+
+
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"])
+@pytest.mark.parametrize("length", [None, 0, 0xFFFFFFFF, 0x7FFFF024])
+def test_piped_wav_is_the_file(tmp_path, subtype, length):
+    samples = noise(50_000)
+    data = wav_bytes(samples, subtype, length)
+    path = save(tmp_path / "a.wav", samples, subtype=subtype)
+    piped = read(Trickle(data), mono=False)
+    if length is not None:  # chunks after samples of unknown length cannot be told from them
+        piped = piped[:50_000]
+    assert np.array_equal(piped, read(path, mono=False))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "dtype", "scale"),
+    [("u8", "u1", 128), ("s16le", "<i2", 2**15), ("s32le", "<i4", 2**31), ("f64le", "<f8", 1)],
+)
+def test_raw_samples(encoding, dtype, scale):
+    samples = np.round(noise(3000) * 100) / scale if scale > 1 else noise(3000)
+    offset = 128 if encoding == "u8" else 0
+    data = (samples * scale + offset).astype(dtype).tobytes()
+    raw = RawFormat(SR, 2, encoding)
+    np.testing.assert_array_equal(read(Trickle(data), raw=raw, mono=False), np.float32(samples))
+    half_a_sample_more = Trickle(data + b"\0")
+    assert len(read(half_a_sample_more, raw=raw)) == 3000
+
+
+def test_a_pipe_that_breaks_and_a_pipe_of_something_else():
+    data = wav_bytes(noise(100_000))
+    given = []
+    with pytest.raises(AudioError, match="cut short"):
+        given.extend(open_blocks(Trickle(data[:-2001]), block_size=1000))
+    assert sum(map(len, given)) == 99_499
+    for other, reason in [(b"", "empty"), (b"fLaC" * 99, "not WAV"), (data[:44], "cut short")]:
+        with pytest.raises(AudioError, match=reason):
+            read(Trickle(other))
+    with pytest.raises(AudioError, match="holds no samples"):
+        read(Trickle(b""), raw=RawFormat(SR))
+    with pytest.raises(ValueError, match="No encoding 'mp3'"):
+        RawFormat(SR, 2, "mp3")
+
+
+LISTEN = """
+import sys
+from ondes.audio import open_blocks
+blocks = open_blocks("-", block_size=1000)
+for _ in range({n}):
+    block = next(blocks)
+print(block[:3].tolist())
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX pipes")
+def test_standard_input_is_read_as_it_comes_without_an_end(tmp_path):
+    listener = subprocess.Popen(
+        [sys.executable, "-c", LISTEN.format(n=3000)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    header = wav_bytes(noise(0, 1), length=0xFFFFFFFF)[:44]
+    listener.stdin.write(header)
+    block = (np.arange(1000) * 8).astype("<i2").tobytes()
+    for _ in range(4000):  # the listener leaves after 3000, whatever else would come
+        try:
+            listener.stdin.write(block)
+        except BrokenPipeError:
+            break
+    with listener.stdout as output:
+        heard = output.read()
+    with contextlib.suppress(BrokenPipeError):
+        listener.stdin.close()
+    assert listener.wait() == 0
+    assert heard.decode().strip() == str([0.0, 8 / 2**15, 16 / 2**15])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX pipes")
+def test_a_named_pipe_is_a_stream(tmp_path):
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    save(tmp_path / "a.wav", noise(50_000))
+    with subprocess.Popen(["sh", "-c", f"cat '{tmp_path}/a.wav' > '{fifo}'"]):
+        assert np.array_equal(read(fifo), read(tmp_path / "a.wav"))
+
+
+# Finding
+
+
+def test_recordings_are_found_once_and_in_one_order(tmp_path, monkeypatch):
+    names = ["b/deep/x.FLAC", "a 1.wav", "b/y.ogg", "c [live].mp3", "b/notes.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "link.wav").symlink_to(tmp_path / "a 1.wav")
+    monkeypatch.chdir(tmp_path)
+    inputs = ["b", "*.wav", tmp_path / "a 1.wav", "c [live].mp3", "b/**/*.ogg", "b/deep"]
+    found = find_recordings(inputs)
+    assert [path.resolve().relative_to(tmp_path.resolve()).as_posix() for path in found] == [
+        "a 1.wav",
+        "b/deep/x.FLAC",
+        "b/y.ogg",
+        "c [live].mp3",
+    ]
+    assert find_recordings(reversed(inputs)) == found
+    assert find_recordings("b/y.ogg") == find_recordings(["b/y.ogg"])
+    assert [str(path) for path in find_recordings(["-"])] == ["-"]
+
+
+def test_nothing_found_is_an_error(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    for given, reason in [
+        (tmp_path, "has no recordings"),
+        (tmp_path / "*.wav", "matches no files"),
+        (tmp_path / "gone.wav", "does not exist"),
+    ]:
+        with pytest.raises(AudioError, match=reason):
+            find_recordings([given])
+
+
+# Writing
+
+
+@pytest.mark.parametrize(("name", "step"), [("a.wav", 0), ("a.flac", 2**-23), ("a.aiff", 0)])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_what_is_written_is_read_again(tmp_path, name, step, channels):
+    samples = noise(10_000, channels)
+    blocks = (samples[i : i + 999] for i in range(0, 10_000, 999))
+    write_audio(tmp_path / name, blocks, SR, channels)
+    np.testing.assert_allclose(read(tmp_path / name, mono=False), samples, rtol=0, atol=step)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_nothing_half_written_is_left(tmp_path):
+    def broken():
+        yield noise(10_000)
+        assert not (tmp_path / "a.wav").exists()
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        write_audio(tmp_path / "a.wav", broken(), SR, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_existing_files_need_force(tmp_path):
+    path = tmp_path / "a.wav"
+    path.write_bytes(b"precious")
+    with pytest.raises(AudioError, match="exists already"):
+        write_audio(path, [noise(10)], SR, 2)
+    with contextlib.suppress(KeyError), AudioWriter(path, SR, force=True) as writer:
+        writer.write(noise(10, 1))
+        raise KeyError
+    assert path.read_bytes() == b"precious"
+    write_audio(path, [noise(10)], SR, 2, force=True)
+    assert np.array_equal(read(path, mono=False), noise(10))
+
+
+def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path):
+    path = tmp_path / "a.wav"
+
+    def meanwhile():
+        yield noise(10, 1)
+        path.write_bytes(b"precious")
+
+    with pytest.raises(AudioError, match="exists already"):
+        write_audio(path, meanwhile(), SR)
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"precious"]
+
+
+def test_what_cannot_be_written_is_said(tmp_path):
+    for name, channels, subtype, reason in [
+        ("a.mp3", 1, None, "choose one of"),
+        ("gone/a.wav", 1, None, "cannot be written"),
+        ("a.flac", 32, None, "cannot hold 32 channels"),
+        ("a.wav", 1, "VORBIS", "cannot hold"),
+    ]:
+        with pytest.raises(AudioError, match=reason):
+            AudioWriter(tmp_path / name, SR, channels, subtype=subtype)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_clipping_is_said(tmp_path):
+    with pytest.warns(UserWarning, match=r"peaks at 2\.00, clipped"):
+        write_audio(tmp_path / "a.flac", [np.array([2.0, -0.5])], SR)
+    assert np.abs(read(tmp_path / "a.flac")).max() <= 1
+
+
+def test_a_wav_too_long_for_its_header_becomes_rf64(tmp_path):
+    write_audio(tmp_path / "a.wav", [noise(10, 1)], SR, n_samples=2**31)
+    assert probe(tmp_path / "a.wav").format == "RF64"
+    assert np.array_equal(read(tmp_path / "a.wav"), noise(10, 1)[:, 0])

@@ -1,0 +1,340 @@
+"""Batches: one sequence whatever the cut, the order or the thread; and a stopped run goes on."""
+
+import io
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import soundfile
+
+from ondes.audio import AudioError, RawFormat, open_blocks
+from ondes.batches import Batches
+from ondes.stft import Stft, power
+
+SR = 8000
+STFT = Stft(64)
+LENGTHS = [7000, 20, 3000, 12_000, 1, 500, 4096]
+
+
+def sound(n, seed):
+    loudness = np.repeat(np.random.default_rng(seed).uniform(0, 1, n // 100 + 1) ** 8, 100)[:n]
+    return (np.random.default_rng(seed).uniform(-0.5, 0.5, n) * loudness).astype(np.float32)
+
+
+@pytest.fixture
+def album(tmp_path):
+    paths = [tmp_path / f"{i}.wav" for i in range(len(LENGTHS))]
+    for seed, (path, n) in enumerate(zip(paths, LENGTHS, strict=True)):
+        soundfile.write(path, sound(n, seed), SR)
+    return paths
+
+
+def batches_of(paths, **options):
+    small = {"batch_size": 30, "buffer_size": 100, "n_open": 3, "silence": -30.0, "prefetch": 0}
+    return Batches(paths, options.pop("stft", STFT), options.pop("sr", SR), **small | options)
+
+
+def assert_same(some, others):
+    some, others = list(some), list(others)
+    assert [len(batch) for batch in some] == [len(batch) for batch in others]
+    assert all(map(np.array_equal, some, others))
+
+
+def sorted_rows(frames):
+    return frames[np.lexsort(frames.T)]
+
+
+def frames_of(path, silence=None):
+    with open_blocks(path, sr=SR) as blocks:
+        frames = power(STFT.forward(np.concatenate(list(blocks))))
+    if silence is None:
+        return frames
+    energy = frames.sum(axis=1)
+    return frames[energy > 10 ** (silence / 10) * np.maximum.accumulate(energy)]
+
+
+# What is in them
+
+
+@pytest.mark.parametrize("silence", [None, -30.0, -60.0])
+@pytest.mark.parametrize("n_open", [1, 3, 20])
+def test_every_frame_comes_once_a_pass(album, silence, n_open):
+    expected = sorted_rows(np.concatenate([frames_of(path, silence) for path in album]))
+    given = list(batches_of(album, silence=silence, n_open=n_open, n_passes=2))
+    assert all(batch.dtype == np.float32 for batch in given)
+    n_batches = -(-len(expected) // 30)
+    assert len(given) == 2 * n_batches
+    for one_pass in (given[:n_batches], given[n_batches:]):
+        assert [len(batch) for batch in one_pass[:-1]] == [30] * (n_batches - 1)
+        assert np.array_equal(sorted_rows(np.concatenate(one_pass)), expected)
+    assert not np.array_equal(given[0], given[n_batches]), "another pass, another order"
+
+
+def test_silence_is_measured_against_the_recording_itself(tmp_path, album):
+    faint = tmp_path / "faint.wav"
+    soundfile.write(faint, sound(7000, 0) * np.float32(2**-10), SR, subtype="FLOAT")
+    soundfile.write(album[0], sound(7000, 0), SR, subtype="FLOAT")
+    loud_rows = np.concatenate(list(batches_of(album[:1])))
+    both = np.concatenate(list(batches_of([album[0], faint])))
+    assert len(loud_rows) < len(frames_of(album[0]))
+    assert len(both) == 2 * len(loud_rows)
+
+
+def test_frames_of_zeros_are_left_out_unless_asked_for(tmp_path):
+    path = tmp_path / "gap.wav"
+    soundfile.write(path, np.r_[np.zeros(2000), sound(1000, 1) + 0.1, np.zeros(2000)], SR)
+    soundfile.write(tmp_path / "nothing.wav", np.zeros(3000), SR)
+    kept = np.concatenate(list(batches_of([path, tmp_path / "nothing.wav"], silence=-300.0)))
+    assert (kept.sum(axis=1) > 0).all()
+    assert len(kept) == (frames_of(path).sum(axis=1) > 0).sum()
+    everything = batches_of([path, tmp_path / "nothing.wav"], silence=None)
+    assert sum(map(len, everything)) == STFT.n_frames(5000) + STFT.n_frames(3000)
+    assert list(batches_of([tmp_path / "nothing.wav"])) == []
+
+
+def tones(folder, n_files, n_samples):
+    """Recording i sounds at bin 4 i + 4 alone."""
+    paths = [folder / f"{i}.wav" for i in range(n_files)]
+    for i, path in enumerate(paths):
+        tone = np.sin(2 * np.pi * (4 * i + 4) / 64 * np.arange(n_samples))
+        soundfile.write(path, 0.5 * tone, SR)
+    return paths
+
+
+def test_each_pass_goes_through_the_recordings_in_another_order(tmp_path):
+    paths = tones(tmp_path, 4, 640)
+    one_by_one = batches_of(paths, n_open=1, batch_size=21, buffer_size=0, n_passes=6, silence=None)
+    heard = [int(batch.sum(axis=0).argmax()) for batch in one_by_one]
+    passes = [tuple(heard[i : i + 4]) for i in range(0, len(heard), 4)]
+    assert all(sorted(order) == [4, 8, 12, 16] for order in passes)
+    assert len(set(passes)) > 2
+
+
+def test_neighbours_come_from_several_recordings(tmp_path):
+    paths = tones(tmp_path, 4, 8000)
+    for batch in itertools.islice(batches_of(paths, n_open=4, batch_size=50, buffer_size=400), 16):
+        shares = np.bincount(batch.argmax(axis=1), minlength=33)[[4, 8, 12, 16]] / 50
+        assert shares.min() > 0.05
+
+
+# One sequence
+
+
+def test_the_sequence_does_not_depend_on_block_size_prefetch_or_order(album):
+    expected = list(batches_of(album, n_passes=2))
+    assert len(expected) > 20
+    for block_size in (1, 17, 4096):
+        assert_same(batches_of(album, n_passes=2, block_size=block_size), expected)
+    for prefetch in (1, 3):
+        assert_same(batches_of(album, n_passes=2, prefetch=prefetch), expected)
+    again = [*reversed(album), album[0].parent / "." / "0.wav", os.path.relpath(album[2])]
+    assert_same(batches_of(again, n_passes=2), expected)
+    assert_same(batches_of(album, n_passes=2), expected)
+
+
+def test_the_seed_decides(album):
+    first = [next(iter(batches_of(album, seed=seed))) for seed in (0, 1, 0)]
+    assert np.array_equal(first[0], first[2])
+    assert not np.array_equal(first[0], first[1])
+
+
+@pytest.mark.parametrize("sr", [SR, 5000])
+def test_wav_and_flac_give_the_same(tmp_path, album, sr):
+    (tmp_path / "flac").mkdir()
+    copies = [tmp_path / "flac" / f"{path.stem}.flac" for path in album]
+    for path, copy in zip(album, copies, strict=True):
+        soundfile.write(copy, *soundfile.read(path))
+    assert_same(batches_of(copies, sr=sr), batches_of(album, sr=sr))
+
+
+# Stopped and gone on
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"sr": 5000}, {"silence": None}, {"stft": Stft(64, 24)}, {"stft": Stft(64, 64, "sine")}],
+    ids=str,
+)
+def test_a_run_stopped_at_any_batch_goes_on_with_the_same_bits(album, prefetch, how):
+    options = {**how, "n_passes": 2, "prefetch": prefetch, "batch_size": 25, "buffer_size": 80}
+    whole = batches_of(album, **options)
+    states = [whole.state()]
+    expected = []
+    for batch in whole:
+        expected.append(batch)
+        states.append(whole.state())
+    assert len(expected) > 12
+    for n_done, state in enumerate(states):
+        resumed = batches_of(album, **options)
+        resumed.restore(json.loads(json.dumps(state)))
+        assert_same(resumed, expected[n_done:])
+    assert len(json.dumps(states[-2])) < 1000
+
+
+def test_iterating_goes_on_after_a_break(album):
+    batches = batches_of(album, prefetch=1)
+    expected = list(batches_of(album))
+    given = []
+    for n in (1, 4, 2, 1000):
+        given += itertools.islice(batches, n)
+    assert_same(given, expected)
+
+
+def test_a_position_of_something_else_is_refused(album):
+    batches = batches_of(album)
+    next(iter(batches))
+    for other in (
+        batches_of(album[1:]),
+        batches_of(album, seed=1),
+        batches_of(album, batch_size=31),
+        batches_of(album, stft=Stft(64, 16)),
+        batches_of(album, silence=None),
+    ):
+        with pytest.raises(ValueError, match="other recordings or settings"):
+            other.restore(batches.state())
+
+
+def test_more_passes_may_be_added(album):
+    once = batches_of(album)
+    list(once)
+    again = batches_of(album, n_passes=2)
+    again.restore(once.state())
+    expected = list(batches_of(album, n_passes=2))
+    assert_same(again, expected[len(expected) // 2 :])
+
+
+# Bad recordings
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_bad_recordings_are_told_once_and_the_rest_go_on(tmp_path, album, prefetch):
+    good = list(batches_of(album, n_passes=2))
+    half = sound(100_000, 9)
+    half[60_000] = np.nan
+    soundfile.write(tmp_path / "a_half.wav", half, SR, subtype="FLOAT")
+    (tmp_path / "b_text.wav").write_text("no sound")
+    bad = [tmp_path / "a_half.wav", tmp_path / "b_text.wav", tmp_path / "c_gone.wav"]
+    told = []
+    options = {"n_passes": 2, "silence": None, "prefetch": prefetch}
+    options["on_error"] = lambda path, error: told.append((path, error, threading.current_thread()))
+    given = list(batches_of(album + bad, **options))
+    assert sorted(path for path, _, _ in told) == [str(path) for path in bad]
+    assert all(isinstance(error, AudioError) for _, error, _ in told)
+    assert {thread for _, _, thread in told} == {threading.main_thread()}
+    n_before = 32768 // STFT.hop_length  # what was read before the bad samples counts
+    n_good = sum(STFT.n_frames(n) for n in LENGTHS)
+    assert sum(map(len, given)) == 2 * (n_good + n_before)
+    for block_size in (17, 40_000):
+        assert_same(batches_of(album + bad, **options | {"block_size": block_size}), given)
+    assert len(good) > 0
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_without_a_hook_a_bad_recording_is_raised(album, prefetch):
+    album[3].write_text("no sound")
+    with pytest.raises(AudioError, match=r"3\.wav"):
+        list(batches_of(album, prefetch=prefetch))
+
+
+def test_resuming_after_a_bad_recording(tmp_path, album):
+    album[3].write_bytes(album[3].read_bytes()[:5000])
+    options = {"n_passes": 2, "on_error": lambda *_: None}
+    whole, states, expected = batches_of(album, **options), [], []
+    for batch in whole:
+        expected.append(batch)
+        states.append(whole.state())
+    for n_done in range(0, len(states), 3):
+        resumed = batches_of(album, **options)
+        resumed.restore(states[n_done])
+        assert_same(resumed, expected[n_done + 1 :])
+
+
+# Threads, progress, streams
+
+
+def test_leaving_early_stops_the_thread(album):
+    def decoding():
+        return [t for t in threading.enumerate() if t.name == "ondes-decode"]
+
+    iterator = iter(batches_of(album, prefetch=1, n_passes=1000))
+    next(iterator)
+    assert len(decoding()) == 1
+    iterator.close()
+    assert decoding() == []
+
+
+class Breaking(io.BytesIO):
+    def read(self, size=-1):
+        raise RuntimeError("the cable is out")
+
+
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_any_exception_reaches_who_asks_for_batches(prefetch):
+    with pytest.raises(RuntimeError, match="the cable is out"):
+        list(batches_of(Breaking(), raw=RawFormat(SR), prefetch=prefetch))
+
+
+def test_progress_ends_at_the_total(album):
+    batches = batches_of(album, n_passes=2)
+    total = 2 * sum(LENGTHS) / SR
+    assert batches.seconds_total == pytest.approx(total)
+    done = [batches.seconds_done for _ in batches]
+    assert done == sorted(done)
+    assert 0 < done[0] < 0.2 * total
+    assert done[-1] == pytest.approx(total)
+
+
+def test_progress_goes_on_where_it_stopped(album):
+    batches = batches_of(album)
+    for _ in itertools.islice(batches, 8):
+        pass
+    resumed = batches_of(album)
+    resumed.restore(batches.state())
+    next(iter(resumed))
+    assert batches.seconds_done < resumed.seconds_done < batches.seconds_done + 1
+
+
+def test_a_stream_gives_what_its_file_would(album):
+    data = album[3].read_bytes()
+    assert_same(batches_of(io.BytesIO(data)), batches_of([album[3]]))
+    raw = RawFormat(SR, 1, "s16le")
+    streamed = batches_of(io.BytesIO(data[44:]), raw=raw)
+    assert streamed.seconds_total is None
+    assert_same(streamed, batches_of([album[3]]))
+    assert streamed.seconds_done > 1
+    with pytest.raises(ValueError, match="heard only once"):
+        batches_of("-", n_passes=2)
+
+
+LISTEN = """
+import itertools, time
+from ondes.audio import RawFormat
+from ondes.batches import Batches
+from ondes.stft import Stft
+batches = Batches("-", Stft(64), 8000, 50, buffer_size=200, block_size=999, raw=RawFormat(8000))
+iterator = iter(batches)
+print([batch.shape for batch in itertools.islice(iterator, 14)])
+time.sleep(0.5)  # for the thread to come to wait at the pipe
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX pipes")
+def test_an_endless_pipe_that_falls_silent_does_not_hold_the_program():
+    with subprocess.Popen(
+        [sys.executable, "-c", LISTEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as listener:
+        # The first read makes 999 frames, four rounds of 200: the fifth waits for ever.
+        noise = np.random.default_rng(0).integers(-9000, 9000, 50_000)
+        listener.stdin.write(noise.astype("<i2").tobytes())
+        listener.stdin.flush()  # and neither closed nor written to again
+        rescue = threading.Timer(30, listener.kill)
+        rescue.start()
+        assert listener.stdout.read().decode().strip() == str([(50, 33)] * 14)
+        assert listener.wait() == 0
+        rescue.cancel()
