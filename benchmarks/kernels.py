@@ -1,0 +1,196 @@
+"""How near the native kernel comes to this machine's matrix product, and to other people's steps.
+
+One inner step of n frames counts 6 · n_bins · n_components · n flops: its three products. Every
+contestant is timed in turns with a large square matrix product, whose rate is the peak; medians
+of rounds. One thread is timed by its own clock, so that other work on the machine counts little.
+
+    python benchmarks/kernels.py [--quick] [--out benchmarks/results/kernels.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import sklearn
+from sklearn.decomposition import _nmf
+from threadpoolctl import threadpool_limits
+
+from ondes.backends import native, reference
+from ondes.divergence import level_frames
+from ondes.problem import Problem, Solver
+
+N_FRAMES = 768
+SQUARE = 1536
+BINS = (257, 513, 1025, 2049)
+COMPONENTS = (8, 10, 16, 20, 32, 50, 64, 100, 200)
+ODD = ((129, 7), (301, 13), (1000, 37))
+CORES = len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class Row:
+    dtype: str
+    threads: int
+    n_bins: int
+    n_components: int
+    gflops: dict[str, float]  # of each contestant, and of the matrix product
+    share: dict[str, float]  # of the peak, median of each round's own
+
+    def missed(self) -> str:
+        """Which of the project's aims this row misses."""
+        share = self.share["native"]
+        aims = {}
+        if self.n_bins in (257, 513) and self.n_components >= 16:
+            aims["80 % of peak"] = share >= 0.8
+        if self.n_bins in (257, 513) and self.n_components <= 10:
+            aims["65 % of peak"] = share >= 0.65
+        aims["NumPy"] = share >= self.share["numpy"]
+        aims["scikit-learn"] = share >= self.share["sklearn"]
+        if self.n_components <= 20 and self.dtype == "float32":
+            aims["4 × scikit-learn"] = share >= 4 * self.share["sklearn"]
+        return ", ".join(aim for aim, met in aims.items() if not met)
+
+
+def contestants(
+    n_bins: int, n_components: int, dtype: str, threads: int
+) -> dict[str, tuple[Callable[[], object], int]]:
+    """Functions to be timed, each with the number of inner steps it makes."""
+    rng = np.random.default_rng(0)
+    dictionary = rng.gamma(0.5, size=(n_components, n_bins)) + 1e-6
+    dictionary /= dictionary.sum(axis=1, keepdims=True)
+    spectra = rng.gamma(0.5, size=(N_FRAMES, n_components)) @ dictionary
+    frames = level_frames((spectra * rng.exponential(size=spectra.shape)).astype(dtype))
+    steps, few = (30, 3) if n_bins * n_components < 20_000 else (12, 2)
+
+    def problem(n_steps: int, momentum: tuple[float, ...] = ()) -> Problem:
+        return Problem(dictionary, 1e-6, Solver(n_steps, 1.0, momentum, tol=0.0))
+
+    start = reference.fresh_start(frames, problem(1))
+    target = frames.values + np.asarray(1e-6, dtype)
+    components = dictionary.astype(dtype)
+
+    def sklearn_steps() -> None:
+        activations = start.copy()
+        for _ in range(few):
+            activations, *_ = _nmf._multiplicative_update_w(
+                target, activations, components, beta_loss=0, l1_reg_W=0, l2_reg_W=0, gamma=1
+            )
+
+    plain, default = problem(steps), problem(steps, Solver().momentum)
+    found: dict[str, tuple[Callable[[], object], int]] = {
+        "native": (lambda: native.encode(frames, plain, start, threads), steps),
+        "native, default momentum": (lambda: native.encode(frames, default, start, threads), steps),
+        "numpy": (lambda: reference.encode(frames, problem(few), start), few),
+        "sklearn": (sklearn_steps, few),
+    }
+    torchnmf = torchnmf_steps(target, components, start, few, threads)
+    return found | ({"torchnmf": (torchnmf, few)} if torchnmf else {})
+
+
+def torchnmf_steps(
+    target: np.ndarray, components: np.ndarray, start: np.ndarray, n_steps: int, threads: int
+) -> Callable[[], object] | None:
+    """torchnmf's step on its CPU, where it is installed."""
+    try:
+        import torch
+        from torchnmf.nmf import NMF
+    except ImportError:
+        return None
+    values, rows = torch.from_numpy(target), torch.from_numpy(components.T.copy())
+
+    def run() -> None:
+        torch.set_num_threads(threads)
+        model = NMF(W=rows, H=torch.from_numpy(start.copy()), trainable_W=False)
+        model.fit(values, beta=0, max_iter=n_steps, tol=-np.inf)
+
+    return run
+
+
+def measure(dtype: str, threads: int, n_bins: int, n_components: int, rounds: int) -> Row:
+    square = np.random.default_rng(0).random((SQUARE, SQUARE)).astype(dtype)
+    clock = time.thread_time if threads == 1 else time.perf_counter
+
+    def rate(run: Callable[[], object], flops: float) -> float:
+        began = clock()
+        run()
+        return flops / (clock() - began) / 1e9
+
+    step_flops = 6.0 * n_bins * n_components * N_FRAMES
+    racing = contestants(n_bins, n_components, dtype, threads)
+    rates: dict[str, list[float]] = {name: [] for name in ("matrix product", *racing)}
+    with threadpool_limits(threads):
+        for _ in range(rounds + 1):
+            rates["matrix product"].append(rate(lambda: square @ square, 2.0 * SQUARE**3))
+            for name, (run, steps) in racing.items():
+                rates[name].append(rate(run, steps * step_flops))
+    warm = {name: np.array(found[1:]) for name, found in rates.items()}
+    peak = warm["matrix product"]
+    return Row(
+        dtype,
+        threads,
+        n_bins,
+        n_components,
+        {name: round(float(np.median(found)), 2) for name, found in warm.items()},
+        {name: round(float(np.median(warm[name] / peak)), 3) for name in racing},
+    )
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    yield (
+        f"{'dtype':8} {'thr':>3} {'bins':>5} {'comp':>4} {'peak GF':>8} {'native':>7} "
+        f"{'default':>7} {'numpy':>6} {'sklearn':>7} {'x numpy':>7} {'x sklearn':>9}  missed"
+    )
+    for row in rows:
+        share = row.share
+        yield (
+            f"{row.dtype:8} {row.threads:3} {row.n_bins:5} {row.n_components:4} "
+            f"{row.gflops['matrix product']:8.1f} {share['native']:7.0%} "
+            f"{share['native, default momentum']:7.0%} {share['numpy']:6.0%} "
+            f"{share['sklearn']:7.0%} {share['native'] / share['numpy']:7.1f} "
+            f"{share['native'] / share['sklearn']:9.1f}  {row.missed()}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few shapes, few rounds")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/kernels.json")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")  # scikit-learn's step divides by what it later replaces
+
+    shapes = [(f, k) for f in BINS for k in COMPONENTS] + list(ODD)
+    rounds = 5
+    if options.quick:
+        shapes, rounds = [(257, 8), (257, 16), (257, 64), (513, 20), (301, 13)], 3
+    rows: list[Row] = []
+    header, *_ = table([])
+    print(header)
+    for dtype in ("float32", "float64"):
+        for threads in sorted({1, CORES}):
+            for n_bins, n_components in shapes:
+                rows.append(measure(dtype, threads, n_bins, n_components, rounds))
+                print(list(table(rows[-1:]))[1], flush=True)
+    machine = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": CORES,
+        "isa": native.isa(),
+        "numpy": np.__version__,
+        "scikit-learn": sklearn.__version__,
+        "load average": os.getloadavg()[0],
+    }
+    result = {"machine": machine, "rows": [asdict(row) | {"missed": row.missed()} for row in rows]}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+// A batch of frames over threads. It is cut into chunks by its length alone, and the chunks' sums
+// are added in their order, so neither activations nor statistics depend on the thread count.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <new>
+
+#include "problem.hpp"
+#include "thread_pool.hpp"
+
+namespace ondes {
+
+// Room for `size` numbers on a cache line's boundary, not initialised.
+template <class T> class Array {
+  public:
+    explicit Array(std::size_t size) {
+        const std::size_t bytes = (size * sizeof(T) + 63) / 64 * 64;
+        memory_.reset(static_cast<T*>(std::aligned_alloc(64, std::max<std::size_t>(bytes, 64))));
+        if (!memory_) throw std::bad_alloc();
+    }
+    T* get() const { return memory_.get(); }
+    T& operator[](std::size_t i) const { return memory_.get()[i]; }
+
+  private:
+    struct Free {
+        void operator()(T* memory) const { std::free(memory); }
+    };
+    std::unique_ptr<T, Free> memory_;
+};
+
+// The dictionary and the background in the layouts and the type that the kernel reads.
+template <class T> class PackedModel {
+  public:
+    PackedModel(const Kernel<T>& kernel, const double* dictionary, const double* background,
+                double floor, std::size_t n_components, std::size_t n_bins)
+        : n_rows_(n_components + (background != nullptr)),
+          stride_((n_bins + kernel.lanes - 1) / kernel.lanes * kernel.lanes),
+          rows_(n_rows_ * stride_), columns_(n_bins * n_rows_), even_inverse_(n_bins) {
+        Array<double> model(n_bins);
+        std::fill_n(model.get(), n_bins, floor);
+        const double even = double(n_bins) / double(n_components);
+        for (std::size_t k = 0; k < n_rows_; ++k) {
+            const bool component = k < n_components;
+            const double* const row = component ? dictionary + k * n_bins : background;
+            for (std::size_t bin = 0; bin < n_bins; ++bin) {
+                rows_[k * stride_ + bin] = columns_[bin * n_rows_ + k] = T(row[bin]);
+                if (component) model[bin] += even * row[bin];
+            }
+            std::fill_n(&rows_[k * stride_ + n_bins], stride_ - n_bins, T(0));
+        }
+        for (std::size_t bin = 0; bin < n_bins; ++bin) even_inverse_[bin] = T(1 / model[bin]);
+    }
+
+    void describe(Problem<T>& problem) const {
+        problem.n_rows = n_rows_;
+        problem.row_stride = stride_;
+        problem.rows = rows_.get();
+        problem.columns = columns_.get();
+        problem.even_inverse = even_inverse_.get();
+    }
+
+  private:
+    std::size_t n_rows_, stride_;
+    Array<T> rows_, columns_, even_inverse_;
+};
+
+// Statistics of a batch, to be added to: n_components × n_bins, and `pull` n_components.
+struct Totals {
+    double *weighted, *inverse, *pull, *divergence;
+};
+
+// Small batches are cut finely, to keep all threads busy; in large ones a tile that refills its
+// lanes from a long chunk wastes less.
+inline std::size_t chunk_length(std::size_t n_frames, std::size_t tile) {
+    return n_frames < 64 * tile ? tile : 8 * tile;
+}
+
+template <class T>
+void add_in_turn(const Problem<T>& p, const ChunkSums<T>& sums, const Totals& totals) {
+    for (std::size_t k = 0; k < p.n_components; ++k) {
+        const T* const weighted = sums.weighted + k * p.row_stride;
+        const T* const inverse = sums.inverse + k * p.row_stride;
+        for (std::size_t bin = 0; bin < p.n_bins; ++bin) {
+            totals.weighted[k * p.n_bins + bin] += double(weighted[bin]);
+            totals.inverse[k * p.n_bins + bin] += double(inverse[bin]);
+        }
+        totals.pull[k] += sums.pull[k];
+    }
+    *totals.divergence += sums.divergence;
+}
+
+// Solve `n_frames` frames, and add up their statistics where `totals` is given.
+template <class T>
+void solve_batch(const Kernel<T>& kernel, const Problem<T>& problem, const Frames<T>& frames,
+                 std::size_t n_frames, std::size_t n_threads, const Totals* totals) {
+    const std::size_t length = chunk_length(n_frames, kernel.tile);
+    const std::size_t n_chunks = (n_frames + length - 1) / length;
+    n_threads = std::max<std::size_t>(std::min(n_threads, n_chunks), 1);
+
+    const std::size_t n_workspace = kernel.workspace_size(problem);
+    const std::size_t n_sums = totals ? problem.n_components * problem.row_stride : 0;
+    Array<T> workspaces(n_threads * (n_workspace + 2 * n_sums));
+    Array<double> pulls(n_threads * problem.n_components);
+
+    std::atomic<std::size_t> next{0};
+    std::size_t turn = 0;
+    std::mutex mutex;
+    std::condition_variable turned;
+    ThreadPool::instance().run(n_threads, [&](std::size_t thread) {
+        T* const workspace = workspaces.get() + thread * (n_workspace + 2 * n_sums);
+        T* const weighted = workspace + n_workspace;
+        double* const pull = pulls.get() + thread * problem.n_components;
+        for (std::size_t chunk; (chunk = next++) < n_chunks;) {
+            const std::size_t first = chunk * length, last = std::min(first + length, n_frames);
+            if (!totals) {
+                kernel.encode(problem, frames, first, last, workspace);
+                continue;
+            }
+            std::fill_n(weighted, 2 * n_sums, T(0));
+            std::fill_n(pull, problem.n_components, 0.0);
+            ChunkSums<T> sums{weighted, weighted + n_sums, pull, 0.0};
+            kernel.summarise(problem, frames, first, last, workspace, sums);
+            std::unique_lock lock(mutex);
+            turned.wait(lock, [&] { return turn == chunk; });
+            add_in_turn(problem, sums, *totals);
+            ++turn;
+            turned.notify_all();
+        }
+    });
+}
+
+}  // namespace ondes

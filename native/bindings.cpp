@@ -1,0 +1,121 @@
+// Python's door to the kernel: shapes and types are checked here, the GIL is let go.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "batch.hpp"
+#include "instruction_sets.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace ondes {
+
+template <class T, size_t D> using Out = nb::ndarray<T, nb::ndim<D>, nb::c_contig, nb::device::cpu>;
+template <class T, size_t D> using In = Out<const T, D>;
+template <class A> using Maybe = std::optional<A>;
+
+void require(bool holds, const char* what) {
+    if (!holds) throw std::invalid_argument(what);
+}
+
+template <class A> auto data_or_null(const Maybe<A>& array) {
+    return array ? array->data() : nullptr;
+}
+
+template <class T>
+void solve(const std::string& isa, In<T, 2> values, In<double, 2> dictionary, double floor,
+           double activation_floor, double tolerated_rise, Out<T, 2> activations,
+           Maybe<In<T, 2>> start, Maybe<In<double, 1>> background,
+           Maybe<In<T, 1>> background_activation, size_t max_steps, double exponent,
+           const std::vector<T>& momentum, double tol, const std::string& penalty,
+           double strength, double offset, In<std::int32_t, 1> groups,
+           Maybe<Out<double, 2>> weighted, Maybe<Out<double, 2>> inverse,
+           Maybe<Out<double, 1>> pull, Maybe<Out<double, 1>> divergence, size_t n_threads) {
+    const size_t n = values.shape(0), n_bins = values.shape(1), k = dictionary.shape(0);
+    const auto is = [](const auto& array, size_t rows, size_t columns) {
+        return array.shape(0) == rows && array.shape(1) == columns;
+    };
+    require(k > 0 && n_bins > 0, "the dictionary is empty");
+    require(dictionary.shape(1) == n_bins, "dictionary and frames differ in bins");
+    require(is(activations, n, k), "activations must be (n_frames, n_components)");
+    require(!start || is(*start, n, k), "start must be (n_frames, n_components)");
+    require(background.has_value() == background_activation.has_value() &&
+                (!background || (background->shape(0) == n_bins &&
+                                 background_activation->shape(0) == n)),
+            "background must be (n_bins), its activation (n_frames)");
+    require(groups.shape(0) == k, "groups must be (n_components)");
+    const bool summing = weighted.has_value();
+    require(inverse.has_value() == summing && pull.has_value() == summing &&
+                divergence.has_value() == summing &&
+                (!summing || (is(*weighted, k, n_bins) && is(*inverse, k, n_bins) &&
+                              pull->shape(0) == k && divergence->shape(0) == 1)),
+            "sums must be (n_components, n_bins), twice, (n_components) and (1)");
+
+    size_t n_groups = 0;
+    for (size_t i = 0; i < k; ++i) {
+        require(groups.data()[i] >= 0 && size_t(groups.data()[i]) < k, "groups must count from 0");
+        n_groups = std::max(n_groups, size_t(groups.data()[i]) + 1);
+    }
+    const Kernel<T>& kernel = find_kernel<T>(isa);
+
+    const nb::gil_scoped_release release;
+    const PackedModel<T> model(kernel, dictionary.data(), data_or_null(background), floor, k,
+                               n_bins);
+    Problem<T> problem{};
+    problem.n_components = k;
+    problem.n_bins = n_bins;
+    model.describe(problem);
+    problem.floor = T(floor);
+    problem.activation_floor = T(activation_floor);
+    problem.tolerated_rise = T(tolerated_rise);
+    problem.max_steps = max_steps;
+    problem.exponent = T(exponent);
+    problem.momentum = momentum.data();
+    problem.n_momentum = momentum.size();
+    problem.tol = T(tol);
+    problem.penalty = penalty == "l1"          ? Penalty::l1
+                      : penalty == "group_log" ? Penalty::group_log
+                                               : Penalty::none;
+    problem.strength = T(strength);
+    problem.offset = T(offset);
+    problem.groups = groups.data();
+    problem.n_groups = n_groups;
+    const Frames<T> frames{values.data(), data_or_null(background_activation),
+                           data_or_null(start), activations.data()};
+    const Totals totals{data_or_null(weighted), data_or_null(inverse), data_or_null(pull),
+                        data_or_null(divergence)};
+    solve_batch(kernel, problem, frames, n, n_threads, summing ? &totals : nullptr);
+}
+
+template <class T> void define_solve(nb::module_& module) {
+    module.def("solve", &solve<T>, "isa"_a, "values"_a.noconvert(), "dictionary"_a.noconvert(),
+               "floor"_a, "activation_floor"_a, "tolerated_rise"_a,
+               "activations"_a.noconvert(),
+               "start"_a.noconvert().none(), "background"_a.noconvert().none(),
+               "background_activation"_a.noconvert().none(), "max_steps"_a, "exponent"_a,
+               "momentum"_a, "tol"_a, "penalty"_a, "strength"_a, "offset"_a,
+               "groups"_a.noconvert(), "weighted"_a.noconvert().none(),
+               "inverse"_a.noconvert().none(), "pull"_a.noconvert().none(),
+               "divergence"_a.noconvert().none(), "n_threads"_a);
+}
+
+}  // namespace ondes
+
+NB_MODULE(_native, module) {
+    ondes::ThreadPool::instance();  // so that its fork handler is in place before any thread
+    ondes::define_solve<float>(module);
+    ondes::define_solve<double>(module);
+    module.def("instruction_sets", [] {
+        std::vector<std::string> names;
+        for (const auto& [name, kernels] : ondes::instruction_sets()) names.push_back(name);
+        return names;
+    });
+}

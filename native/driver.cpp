@@ -1,0 +1,92 @@
+// Solves one small fixed problem without Python, for callgrind and the thread sanitizer:
+//   driver ISA float32|float64 plain|default N_THREADS
+// With several threads as many callers solve it at once, and all must find the same bits.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "batch.hpp"
+#include "instruction_sets.hpp"
+
+namespace {
+
+using std::size_t;
+constexpr size_t N_FRAMES = 200, N_BINS = 257, N_COMPONENTS = 16;
+
+template <class T> struct Answer {
+    std::vector<T> activations = std::vector<T>(N_FRAMES * N_COMPONENTS);
+    std::vector<double> weighted = std::vector<double>(N_COMPONENTS * N_BINS);
+    std::vector<double> inverse = weighted;
+    std::vector<double> pull = std::vector<double>(N_COMPONENTS);
+    double divergence = 0;
+
+    bool operator==(const Answer& other) const {
+        return activations == other.activations && weighted == other.weighted &&
+               inverse == other.inverse && divergence == other.divergence;
+    }
+};
+
+template <class T>
+Answer<T> solve(const ondes::Kernel<T>& kernel, bool plain, size_t n_threads) {
+    unsigned state = 1;
+    const auto draw = [&] { return ((state = state * 1664525u + 1013904223u) >> 8) / 16777216.0; };
+    std::vector<double> dictionary(N_COMPONENTS * N_BINS);
+    for (double& w : dictionary) w = 2 * draw() * draw() / N_BINS;
+    std::vector<T> values(N_FRAMES * N_BINS);
+    for (T& v : values) v = T(4 * draw() * draw());
+    std::vector<std::int32_t> groups(N_COMPONENTS);
+    for (size_t k = 0; k < N_COMPONENTS; ++k) groups[k] = std::int32_t(k);
+    const T momentum[] = {T(0), T(0.4), T(0.6), T(0.7), T(0.75), T(0.8)};
+
+    const double floor = 1e-6;
+    ondes::PackedModel<T> model(kernel, dictionary.data(), nullptr, floor, N_COMPONENTS, N_BINS);
+    ondes::Problem<T> problem{};
+    problem.n_components = N_COMPONENTS;
+    problem.n_bins = N_BINS;
+    model.describe(problem);
+    problem.floor = T(floor);
+    problem.activation_floor = T(1e-20);
+    problem.tolerated_rise = T(1e-4);
+    problem.max_steps = 20;
+    problem.exponent = 1;
+    problem.momentum = momentum;
+    problem.n_momentum = plain ? 0 : std::size(momentum);
+    problem.tol = plain ? T(0) : T(1e-3);
+    problem.groups = groups.data();
+    problem.n_groups = N_COMPONENTS;
+
+    Answer<T> answer;
+    const ondes::Frames<T> frames{values.data(), nullptr, nullptr, answer.activations.data()};
+    const ondes::Totals totals{answer.weighted.data(), answer.inverse.data(), answer.pull.data(),
+                               &answer.divergence};
+    ondes::solve_batch(kernel, problem, frames, N_FRAMES, n_threads, &totals);
+    return answer;
+}
+
+template <class T> int run(const char* isa, bool plain, size_t n_threads) {
+    const ondes::Kernel<T>& kernel = ondes::find_kernel<T>(isa);
+    const Answer<T> expected = solve(kernel, plain, 1);
+    std::printf("divergence %.9g\n", expected.divergence);
+    std::atomic<bool> same{true};
+    std::vector<std::thread> callers;
+    for (size_t i = 1; i < n_threads; ++i)
+        callers.emplace_back([&] {
+            for (int repeat = 0; repeat < 20; ++repeat)
+                if (!(solve(kernel, plain, n_threads) == expected)) same = false;
+        });
+    for (std::thread& caller : callers) caller.join();
+    return same ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc != 5) {
+        std::fprintf(stderr, "usage: driver ISA float32|float64 plain|default N_THREADS\n");
+        return 2;
+    }
+    const bool single = std::strcmp(argv[2], "float32") == 0;
+    const bool plain = std::strcmp(argv[3], "plain") == 0;
+    const size_t n_threads = std::strtoul(argv[4], nullptr, 10);
+    return single ? run<float>(argv[1], plain, n_threads) : run<double>(argv[1], plain, n_threads);
+}

@@ -1,0 +1,62 @@
+// What the kernel is given: plain values and pointers, the same for every instruction set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ondes {
+
+enum class Penalty { none, l1, group_log };
+
+template <class T> struct Problem {
+    std::size_t n_components, n_bins;
+    std::size_t n_rows;        // the components, and the background where there is one
+    std::size_t row_stride;    // n_bins, rounded up to whole vectors
+    const T* rows;             // (n_rows, row_stride), zeros behind the last bin
+    const T* columns;          // (n_bins, n_rows)
+    const T* even_inverse;     // (n_bins): 1 / y of activations n_bins / n_components each
+    T floor, activation_floor, tolerated_rise;
+
+    std::size_t max_steps;
+    T exponent;
+    const T* momentum;
+    std::size_t n_momentum;
+    T tol;
+
+    Penalty penalty;
+    T strength, offset;
+    const std::int32_t* groups;  // (n_components)
+    std::size_t n_groups;
+};
+
+template <class T> struct Frames {
+    const T* values;       // (n, n_bins)
+    const T* background;   // (n): the activation of the background, or null
+    const T* start;        // (n, n_components), or null
+    T* activations;        // (n, n_components)
+};
+
+// Sums over the frames of one chunk.
+template <class T> struct ChunkSums {
+    T* weighted;      // (n_components, row_stride): Σ h · v / y²
+    T* inverse;       // (n_components, row_stride): Σ h / y
+    double* pull;     // (n_components): Σ h · slope of the penalty
+    double divergence;
+};
+
+// The functions of one instruction set. A chunk is the frames from `first` to `last`.
+template <class T> struct Kernel {
+    std::size_t lanes, tile;
+    std::size_t (*workspace_size)(const Problem<T>&);  // in T, for either function
+    void (*encode)(const Problem<T>&, const Frames<T>&, std::size_t first, std::size_t last,
+                   T* workspace);
+    void (*summarise)(const Problem<T>&, const Frames<T>&, std::size_t first, std::size_t last,
+                      T* workspace, ChunkSums<T>&);
+};
+
+struct Kernels {
+    Kernel<float> single;
+    Kernel<double> twice;
+};
+
+}  // namespace ondes

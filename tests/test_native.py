@@ -1,0 +1,371 @@
+"""`native` is `reference`, faster: for every shape, option and instruction set of this machine.
+
+Run as a script, it makes a million calls and says how much memory they kept.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ondes.backends import native, reference
+from ondes.divergence import LevelledFrames, level_frames
+from ondes.penalties import L1, GroupLog
+from ondes.problem import Problem, Solver
+
+if not native.available():
+    pytest.skip("the native backend is not built here", allow_module_level=True)
+
+from ondes.backends import _native
+
+ISAS = _native.instruction_sets()
+DTYPES = (np.float32, np.float64)
+many = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+
+
+@contextmanager
+def instruction_set(isa):
+    before = os.environ.get("ONDES_ISA")
+    os.environ["ONDES_ISA"] = isa
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["ONDES_ISA"]
+        else:
+            os.environ["ONDES_ISA"] = before
+
+
+@dataclass(frozen=True)
+class Case:
+    frames: LevelledFrames
+    problem: Problem
+    start: np.ndarray | None
+
+
+def make_case(
+    n_frames,
+    n_bins,
+    n_components,
+    dtype,
+    *,
+    seed=0,
+    solver=None,
+    extreme=False,
+    with_start=False,
+    with_background=False,
+    floor=1e-8,
+    **options,
+):
+    rng = np.random.default_rng(seed)
+    dictionary = rng.gamma(0.5, size=(n_components, n_bins)) + 1e-9
+    dictionary /= dictionary.sum(axis=1, keepdims=True)
+    spectra = rng.gamma(0.5, size=(n_frames, n_components)) @ dictionary
+    spectra *= rng.exponential(size=spectra.shape)
+    if extreme:
+        spectra = 10.0 ** rng.uniform(-12, 12, size=spectra.shape)
+        spectra[rng.random(spectra.shape) < 0.2] = 0
+        spectra[:, 0] = np.maximum(spectra[:, 0], 1e-12)
+    background = rng.random(n_bins) * spectra.mean() if with_background else None
+    start = None
+    if with_start:
+        start = (10.0 ** rng.uniform(-25, 3, size=(n_frames, n_components))).astype(dtype)
+        start[rng.random(start.shape) < 0.1] = 0
+    frames = level_frames(spectra.astype(dtype), background)
+    solver = solver or Solver()
+    problem = Problem(dictionary, floor, solver, background=background, **options)
+    return Case(frames, problem, None if start is None else start[frames.sounding])
+
+
+def solvers(max_steps):
+    return st.builds(
+        Solver,
+        max_steps=st.integers(1, max_steps),
+        exponent=st.sampled_from([1.0, 0.5, 0.7]),
+        momentum=st.sampled_from([(), (0.0,), (0.0, 0.5), Solver().momentum]),
+        tol=st.sampled_from([0.0, 1e-3, 3e-2]),
+    )
+
+
+@st.composite
+def cases(draw, dtype, max_steps=6):
+    n_components = draw(st.integers(1, 14))
+    penalty = draw(
+        st.sampled_from([None, None, L1(0.3), GroupLog(1.0), GroupLog(5.0, offset=1e-3)])
+    )
+    groups = draw(st.none() | st.just(np.arange(n_components) // 3))
+    return make_case(
+        draw(st.integers(1, 140)),
+        draw(st.integers(1, 100)),
+        n_components,
+        dtype,
+        seed=draw(st.integers(0, 2**32 - 1)),
+        solver=draw(solvers(max_steps)),
+        extreme=draw(st.booleans()),
+        with_start=draw(st.booleans()),
+        with_background=draw(st.booleans()),
+        floor=draw(st.sampled_from([1e-10, 1e-6, 1e-2])),
+        penalty=penalty,
+        groups=groups,
+    )
+
+
+# ---- native equals reference ----
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@many
+@given(case=cases(np.float64))
+def test_float64_is_reference_to_nine_digits(isa, case):
+    expected, sums = reference.summarise(case.frames, case.problem, case.start)
+    with instruction_set(isa):
+        found, found_sums = native.summarise(case.frames, case.problem, case.start)
+        np.testing.assert_array_equal(native.encode(case.frames, case.problem, case.start), found)
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    np.testing.assert_allclose(found_sums.numerator, sums.numerator, rtol=1e-9)
+    np.testing.assert_allclose(found_sums.denominator, sums.denominator, rtol=1e-9)
+    noise = 1e-13 * case.frames.values.size
+    np.testing.assert_allclose(found_sums.divergence, sums.divergence, rtol=1e-9, atol=noise)
+    assert found_sums.n_frames == sums.n_frames
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@many
+@given(case=cases(np.float32))
+def test_float32_is_reference_to_rounding(isa, case):
+    expected, _ = reference.summarise(case.frames, case.problem, case.start)
+    with instruction_set(isa):
+        found, found_sums = native.summarise(case.frames, case.problem, case.start)
+    assert found.dtype == np.float32
+    if not case.problem.solver.momentum and not case.problem.solver.tol:
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    np.testing.assert_allclose(
+        objective(case, found), objective(case, expected), rtol=1e-5, atol=1e-5
+    )
+    # Sums of the activations that it found itself, summed here in float64.
+    sums = reference._accumulate(in_float64(case.frames), found.astype(float), case.problem)
+    np.testing.assert_allclose(found_sums.numerator, sums.numerator, rtol=1e-4)
+    np.testing.assert_allclose(found_sums.denominator, sums.denominator, rtol=1e-4)
+    noise = 1e-6 * case.frames.values.size
+    np.testing.assert_allclose(found_sums.divergence, sums.divergence, rtol=1e-5, atol=noise)
+
+
+def in_float64(frames):
+    return replace(frames, values=frames.values.astype(np.float64))
+
+
+def objective(case, activations):
+    activations = activations.astype(np.float64)
+    fit = reference.divergences(in_float64(case.frames), activations, case.problem)
+    total = fit + reference.penalty_value(activations, case.problem)
+    return total / case.frames.values.shape[1]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_long_solve_ends_as_low_as_the_reference(isa, dtype):
+    case = make_case(300, 65, 9, dtype, solver=Solver(max_steps=200, tol=1e-3))
+    expected = reference.encode(case.frames, case.problem)
+    with instruction_set(isa):
+        found = native.encode(case.frames, case.problem)
+    np.testing.assert_allclose(objective(case, found), objective(case, expected), rtol=1e-4)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_cost_holds_over_thousands_of_bins(isa, dtype):
+    momentum = (0.0, 0.9, 0.95, 0.99)  # so bold that it must often begin anew
+    solver = Solver(max_steps=12, momentum=momentum, tol=0.0)
+    case = make_case(20, 4100, 3, dtype, solver=solver)
+    expected = reference.encode(case.frames, case.problem)
+    with instruction_set(isa):
+        found = native.encode(case.frames, case.problem)
+    np.testing.assert_allclose(found, expected, rtol=1e-9 if dtype == np.float64 else 1e-3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_frames(dtype):
+    case = make_case(4, 5, 3, dtype)
+    found, sums = native.summarise(case.frames[:0], case.problem)
+    assert found.shape == (0, 3)
+    assert found.dtype == dtype
+    assert sums.n_frames == sums.divergence == 0
+
+
+def test_inputs_are_not_written_to():
+    case = make_case(70, 33, 6, np.float32, with_start=True, with_background=True)
+    copies = case.frames.values.copy(), case.start.copy(), case.problem.dictionary.copy()
+    native.summarise(case.frames, case.problem, case.start)
+    for before, after in zip(
+        copies, (case.frames.values, case.start, case.problem.dictionary), strict=True
+    ):
+        np.testing.assert_array_equal(before, after)
+
+
+# ---- The cut does not matter, bit for bit ----
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_a_frame_depends_on_itself_alone(isa, dtype, data):
+    case = data.draw(cases(dtype, max_steps=25))
+    n = len(case.frames)
+    rows = data.draw(st.permutations(range(n)))[: data.draw(st.integers(1, n))]
+    rows = np.array(rows)
+    part = None if case.start is None else case.start[rows]
+    with instruction_set(isa):
+        whole = native.encode(case.frames, case.problem, case.start)
+        some = native.encode(case.frames[rows], case.problem, part, n_jobs=3)
+    np.testing.assert_array_equal(some, whole[rows])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_frames", [100, 5000])
+def test_the_thread_count_changes_no_bit(isa, dtype, n_frames):
+    case = make_case(n_frames, 19, 5, dtype, penalty=GroupLog(1.0))
+    with instruction_set(isa):
+        runs = [native.summarise(case.frames, case.problem, n_jobs=jobs) for jobs in (1, 2, 5, -1)]
+    for activations, sums in runs[1:]:
+        np.testing.assert_array_equal(activations, runs[0][0])
+        np.testing.assert_array_equal(sums.numerator, runs[0][1].numerator)
+        np.testing.assert_array_equal(sums.denominator, runs[0][1].denominator)
+        assert sums.divergence == runs[0][1].divergence
+
+
+# ---- Threads and processes ----
+
+
+def test_several_python_threads_at_once():
+    some = [make_case(90 + n, 21, 4, np.float32, seed=n) for n in range(4)]
+    expected = [native.encode(case.frames, case.problem) for case in some]
+
+    def solve_often(i):
+        case = some[i % 4]
+        for _ in range(25):
+            found = native.encode(case.frames, case.problem, n_jobs=3)
+            np.testing.assert_array_equal(found, expected[i % 4])
+
+    with ThreadPoolExecutor(8) as executor:
+        list(executor.map(solve_often, range(8)))
+
+
+def test_fork_then_solve_in_parent_and_child():
+    case = make_case(200, 21, 4, np.float32)
+    expected = native.encode(case.frames, case.problem, n_jobs=2)
+    with ThreadPoolExecutor(2) as executor:  # the pool is in use while the process forks
+        busy = [executor.submit(solve_for_a_while, case) for _ in range(2)]
+        statuses = [fork_and_solve(case, expected) for _ in range(10)]
+        for future in busy:
+            future.result()
+    assert statuses == [0] * 10
+    np.testing.assert_array_equal(native.encode(case.frames, case.problem, n_jobs=2), expected)
+
+
+def solve_for_a_while(case):
+    deadline = time.monotonic() + 0.5
+    while time.monotonic() < deadline:
+        native.encode(case.frames, case.problem, n_jobs=2)
+
+
+def fork_and_solve(case, expected):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on fork with threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        found = native.encode(case.frames, case.problem, n_jobs=2)
+        os._exit(0 if np.array_equal(found, expected) else 1)
+    return os.waitpid(child, 0)[1]
+
+
+def test_the_process_ends_cleanly_with_its_pool_waiting():
+    script = """
+import numpy as np
+from ondes.backends import native
+from ondes.divergence import level_frames
+from ondes.problem import Problem, Solver
+frames = level_frames(np.random.default_rng(0).random((500, 64)))
+native.encode(frames, Problem(np.full((4, 64), 1 / 64), 1e-8, Solver()), n_jobs=3)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=20)
+
+
+def kept_bytes(n_calls):
+    """How much the resident memory grows over calls, after as many as it takes to settle."""
+    case = make_case(3, 5, 2, np.float32, solver=Solver(max_steps=2), with_background=True)
+
+    def call(times):
+        for _ in range(times):
+            native.summarise(case.frames, case.problem, n_jobs=2)
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    before = call(2000)
+    return call(n_calls) - before
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
+def test_nothing_leaks():
+    assert kept_bytes(20_000) < 500_000  # 25 bytes a call
+
+
+# ---- The edge ----
+
+
+def test_a_penalty_of_the_users_own_is_left_to_the_reference():
+    class Mine(L1):
+        def slope(self, share):
+            return 2 * super().slope(share)
+
+    problem = make_case(1, 2, 2, np.float64).problem
+    assert native.unsupported(problem) is None
+    assert native.unsupported(replace(problem, penalty=GroupLog(1.0))) is None
+    assert "Mine" in native.unsupported(replace(problem, penalty=Mine(1.0)))
+
+
+def test_wrong_shapes_and_types_are_refused():
+    case = make_case(4, 5, 3, np.float32)
+    with pytest.raises(ValueError, match="start must be"):
+        native.encode(case.frames, case.problem, np.ones((4, 2)))
+    with pytest.raises(ValueError, match="differ in bins"):
+        native.encode(case.frames, replace(case.problem, dictionary=np.ones((3, 6))))
+    with pytest.raises(ValueError, match="groups must"):
+        native.encode(case.frames, replace(case.problem, groups=np.array([0, 1, 7])))
+    with pytest.raises(TypeError):
+        native.encode(replace(case.frames, values=np.ones((4, 5), int)), case.problem)
+
+
+def test_an_instruction_set_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setenv("ONDES_ISA", "v9")
+    assert not native.available()
+    with pytest.raises(ImportError, match="'v9'"):
+        native.isa()
+
+
+def test_where_it_is_not_built_it_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ondes.backends._native", None)
+    assert not native.available()
+    with pytest.raises(ImportError, match="not built"):
+        native.encode(*(lambda case: (case.frames, case.problem))(make_case(1, 2, 2, np.float32)))
+
+
+if __name__ == "__main__":
+    print(f"a million calls kept {kept_bytes(1_000_000)} bytes")
