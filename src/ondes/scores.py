@@ -1,0 +1,60 @@
+"""How near a separated source is to the true one, in decibels."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+__all__ = ["si_sdr", "si_sdr_gain"]
+
+
+def si_sdr(reference: ArrayLike, estimate: ArrayLike) -> float:
+    """Scale-invariant signal-to-distortion ratio of Le Roux et al. (2019), means not removed.
+
+    Parameters
+    ----------
+    reference, estimate : arrays of one shape, (n,) or (n, n_channels)
+        Channels count as one long signal.
+
+    Returns
+    -------
+    float
+        Decibels: inf for the reference itself at any volume, −inf for anything orthogonal to it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> round(si_sdr(np.array([1.0, 0.0]), np.array([3.0, 0.3])), 6)
+    20.0
+    """
+    target, found = (np.ravel(np.asarray(x, dtype=np.float64)) for x in (reference, estimate))
+    if target.shape != found.shape:
+        raise ValueError(
+            f"reference and estimate have {target.size} and {found.size} samples; cut them alike."
+        )
+    if not target.any():
+        raise ValueError(
+            "The reference is silent, and no ratio to silence is defined; leave it out."
+        )
+    projected = (found @ target) / (target @ target) * target
+    distortion = found - projected
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = 10 * np.log10((projected @ projected) / (distortion @ distortion))
+    return float(ratio) if found.any() else -np.inf
+
+
+def si_sdr_gain(reference: ArrayLike, estimate: ArrayLike, mixture: ArrayLike) -> float:
+    """Decibels of `si_sdr` that separation won over leaving the mixture as it is.
+
+    Parameters
+    ----------
+    reference, estimate, mixture : arrays of one shape, (n,) or (n, n_channels)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> source, other = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    >>> round(si_sdr_gain(source, source + 0.1 * other, source + other), 6)
+    20.0
+    """
+    return si_sdr(reference, estimate) - si_sdr(reference, mixture)
