@@ -44,7 +44,7 @@ class Solver:
     Solver(max_steps=100, exponent=0.5, momentum=(), tol=0.0)
     """
 
-    max_steps: int = 20
+    max_steps: int = 10
     exponent: float = 1.0
     momentum: tuple[float, ...] = (0.0, 0.4, 0.6, 0.7, 0.75, 0.8, 0.8, 0.85, 0.85, 0.85)
     tol: float = 0.0

@@ -1,0 +1,151 @@
+"""What each step from the paper's algorithm to the default brings, on recordings of your own.
+
+    python experiments/why_the_default.py MUSIC_FOLDER
+
+Every fifth recording is held out. Writes experiments/results/why_the_default.json, and the table in
+docs/algorithm.md from it (`--table-only` does just that).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+import ondes
+from ondes.audio import find_recordings
+from ondes.batches import Batches
+from ondes.stft import Stft
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "why_the_default.json"
+PAGE = HERE.parent / "docs" / "algorithm.md"
+BEGIN, END = "<!-- why-the-default: begin -->", "<!-- why-the-default: end -->"
+
+
+@dataclass(frozen=True)
+class Settings:
+    sr: int = 11025
+    n_fft: int = 512
+    n_components: int = 32
+    marks: tuple[int, ...] = (2_000, 20_000, 100_000)
+    n_held_out: int = 2_000
+    seeds: tuple[int, ...] = (0, 1, 2)
+    n_jobs: int = 1
+
+
+def variants(settings: Settings) -> dict[str, ondes.OnlineISNMF]:
+    """From the paper's algorithm to the default, one change at a time."""
+    growing = ondes.GrowingMemory()
+    fixed = {"n_components": settings.n_components, "n_jobs": settings.n_jobs}
+    n_stream = settings.marks[-1]
+    no_memory_rule = {"forgetting": ondes.PerPass(0.7, n_frames=n_stream)}
+    plain = ondes.Solver(max_steps=10, momentum=())
+    return {
+        "the paper: r = 0.7, β = 1000, 100 steps": ondes.OnlineISNMF.paper(
+            **fixed | no_memory_rule
+        ),
+        "… with β = 100": ondes.OnlineISNMF.paper(**fixed | no_memory_rule, batch_size=100),
+        "… and growing memory": ondes.OnlineISNMF.paper(
+            **fixed, batch_size=100, forgetting=growing
+        ),
+        "… and exponents 1 and 0.9, 10 steps": ondes.OnlineISNMF(
+            **fixed, init="random", solver=plain
+        ),
+        "… and extrapolation": ondes.OnlineISNMF(**fixed, init="random"),
+        "… and k-means++: the default": ondes.OnlineISNMF(**fixed),
+    }
+
+
+def frames_of(paths: list[Path], n_frames: int, settings: Settings, seed: int) -> np.ndarray:
+    batches = Batches(paths, Stft(settings.n_fft), settings.sr, 1000, seed=seed, n_open=32)
+    collected: list[np.ndarray] = []
+    for batch in batches:
+        collected.append(batch)
+        if sum(map(len, collected)) >= n_frames:
+            break
+    return np.concatenate(collected)[:n_frames]
+
+
+def race(folder: Path, settings: Settings) -> dict[str, object]:
+    paths = find_recordings([folder])
+    held_out = frames_of(paths[::5], settings.n_held_out, settings, seed=0)
+    train_paths = [path for number, path in enumerate(paths) if number % 5]
+    rows: dict[str, list[dict[str, float]]] = {}
+    for seed in settings.seeds:
+        train = frames_of(train_paths, settings.marks[-1], settings, seed)
+        for name, model in variants(settings).items():
+            model.set_params(random_state=seed)
+            seen, seconds = 0, 0.0
+            for mark in settings.marks:
+                start = time.perf_counter()
+                if seen == 0:
+                    # Each seeds from the same first frames, then learns from them.
+                    model.partial_fit(train[:mark])
+                else:
+                    model.partial_fit(train[seen:mark])
+                seconds += time.perf_counter() - start
+                seen = mark
+                rows.setdefault(name, []).append(
+                    {"seed": seed, "frames": mark, "seconds": seconds,
+                     "divergence": -model.score(held_out)}
+                )  # fmt: skip
+            print(f"{name}, seed {seed}: {rows[name][-1]['divergence']:.4f} in {seconds:.2f} s")
+    return {
+        "settings": asdict(settings),
+        "recordings": {"train": len(train_paths), "held out": len(paths[::5])},
+        "backend": model.backend_,
+        "rows": rows,
+    }
+
+
+def table(results: dict[str, object]) -> str:
+    settings = results["settings"]
+    marks = settings["marks"]
+    lines = [
+        "| held-out divergence per bin (seconds) after | "
+        + " | ".join(f"{mark:,} frames" for mark in marks) + " |",
+        "|---" * (len(marks) + 1) + "|",
+    ]  # fmt: skip
+    for name, runs in results["rows"].items():
+        cells = []
+        for mark in marks:
+            at = [run for run in runs if run["frames"] == mark]
+            divergence = np.median([run["divergence"] for run in at])
+            seconds = np.median([run["seconds"] for run in at])
+            cells.append(f"{divergence:.3f} ({seconds:.2f} s)")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines.append("")
+    lines.append(
+        f"Medians of {len(settings['seeds'])} seeds, one pass over a stream of music, "
+        f"K = {settings['n_components']}, F = {settings['n_fft'] // 2 + 1}, "
+        f"{settings['sr']} Hz, float32, backend {results['backend']}, "
+        f"{settings['n_jobs']} thread; {results['recordings']['train']} recordings to learn from, "
+        f"{results['recordings']['held out']} others held out."
+    )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", help="a folder of recordings")
+    parser.add_argument("--table-only", action="store_true", help="rewrite the page from the JSON")
+    arguments = parser.parse_args()
+    if not arguments.table_only:
+        if arguments.folder is None:
+            parser.error("give a folder of recordings, or --table-only")
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(race(arguments.folder, Settings()), indent=1) + "\n")
+    results = json.loads(RESULTS.read_text())
+    page = PAGE.read_text()
+    before, rest = page.split(BEGIN)
+    after = rest.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main()
