@@ -38,7 +38,7 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     ----------
     n_components : int, default=16
         Rows of the dictionary, the frozen ones included.
-    batch_size : int or None, default=100
+    batch_size : int or None, default=128
         The dictionary moves once every so many frames. None: once a pass.
     n_passes : int, default=10
         How often `fit` goes over its frames.
@@ -115,7 +115,7 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self,
         n_components: int = 16,
         *,
-        batch_size: int | None = 100,
+        batch_size: int | None = 128,
         n_passes: int = 10,
         init: Any = "k-means++",
         forgetting: Forgetting | None = None,

@@ -65,7 +65,8 @@ def _gain_free_divergence(frames: Array, centres: Array) -> Array:
     """log mean(v/c) − mean log(v/c): the divergence per bin of each frame from each centre."""
     mean_ratio = frames @ (1 / centres).T / frames.shape[1]
     mean_log = np.log(frames).mean(axis=1)[:, None] - np.log(centres).mean(axis=1)
-    return np.maximum(np.log(mean_ratio) - mean_log, 0)
+    divergence: Array = np.log(mean_ratio) - mean_log
+    return np.maximum(divergence, 0)
 
 
 def _fill(rows: Array, n_components: int, rng: np.random.RandomState) -> Array:

@@ -1,0 +1,294 @@
+"""A tree of plain values, arrays and known classes as one file that is whole or refused.
+
+The file is an npz without pickle. Its first member, `ondes.json`, is the tree. What JSON has no
+word for is an object with a `"$"`: an array (its numbers are a `.npy` member), a random state, or a
+class of the list that reader and writer agree on. Nothing else can be named, so reading never runs
+code from a file. The archive's comment is the SHA-256 of all bytes before it: a flipped bit or a
+cut is found before anything is parsed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import math
+import os
+import secrets
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+__all__ = ["ModelFileError", "check_destination", "pack", "read_whole", "unpack", "write_whole"]
+
+FORMAT_VERSION = 1
+JSON_MEMBER = "ondes.json"
+DTYPES = ("<f8", "<f4", "<i8", "<i4", "<u4", "|b1")
+MT19937_WORDS = 624
+
+_HEAD, _NAME_AT = b"PK\x03\x04", 30  # a zip's first member's name lies 30 bytes in
+_DIGEST = b"sha256:"
+_N_HEX = 64
+DAMAGED = "is damaged or cut short; copy it again, or go back to a backup"
+
+
+class ModelFileError(ValueError):
+    """A model file that cannot be read or written, in one sentence.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    reason : str
+        What is wrong, and what to do.
+    """
+
+    def __init__(self, path: str | Path, reason: str) -> None:
+        super().__init__(str(path), reason)
+        self.path, self.reason = str(path), reason
+
+    def __str__(self) -> str:
+        name = self.path if self.path.isprintable() else ascii(self.path)
+        return f"{name}: {self.reason}."
+
+
+# ---- files ----
+
+
+def check_destination(path: str | Path, force: bool = False) -> None:
+    """Raise ModelFileError where `path` could not be written: to be asked before long work."""
+    target = Path(path)
+    if target.is_dir():
+        raise ModelFileError(path, "is a folder; name a file in it")
+    if target.exists() and not force:
+        raise ModelFileError(path, "exists already; choose another name, or force")
+    folder = target.absolute().parent
+    if not folder.is_dir():
+        raise ModelFileError(path, "cannot be written (its folder does not exist)")
+    if not os.access(folder, os.W_OK):
+        raise ModelFileError(path, "cannot be written (its folder is read-only)")
+
+
+def write_whole(path: str | Path, data: bytes, force: bool = False) -> None:
+    """Put `data` under a name at once: whatever happens, the file is the old one or the new."""
+    check_destination(path, force)
+    target = Path(path)
+    draft = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.part")
+    try:
+        try:
+            with draft.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
+        _sync_folder(target.absolute().parent)
+    except OSError as error:
+        raise ModelFileError(path, f"cannot be written ({error.strerror or error})") from error
+
+
+def read_whole(path: str | Path) -> bytes:
+    """The bytes of an archive; a file that is none is not read any further than its head."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(_NAME_AT + len(JSON_MEMBER))
+            if not (head.startswith(_HEAD) and head.endswith(JSON_MEMBER.encode())):
+                raise ModelFileError(path, "is not an ondes model")
+            return head + file.read()
+    except OSError as error:
+        raise ModelFileError(path, f"cannot be read ({error.strerror or error})") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # which cannot open folders
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---- bytes ----
+
+
+def pack(document: dict[str, Any], classes: Iterable[type]) -> bytes:
+    """A tree as the bytes of an archive; equal trees give equal bytes.
+
+    Parameters
+    ----------
+    document : dict
+        Of None, bool, int, float, str, lists, tuples, dicts, arrays of numbers, random states,
+        and dataclasses that are among `classes`.
+    classes : iterable of type
+
+    Raises
+    ------
+    ValueError
+        For anything else.
+    """
+    members: dict[str, bytes] = {}
+    tree = {"format": FORMAT_VERSION, **_encode(document, "", frozenset(classes), members)}
+    text = json.dumps(tree, allow_nan=False, ensure_ascii=True, indent=1)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in {JSON_MEMBER: text.encode(), **members}.items():
+            member = zipfile.ZipInfo(name)  # dated 1980: the bytes depend on the content alone
+            member.create_system, member.external_attr = 3, 0o644 << 16
+            archive.writestr(member, data)
+        archive.comment = _DIGEST + bytes(_N_HEX)
+    hashed = buffer.getvalue()[:-_N_HEX]
+    return hashed + hashlib.sha256(hashed).hexdigest().encode()
+
+
+def unpack(data: bytes, path: str | Path, classes: Iterable[type]) -> dict[str, Any]:
+    """Undo `pack`; takes memory in proportion to the bytes that are there, whatever they claim.
+
+    Raises
+    ------
+    ModelFileError
+        About `path`.
+    """
+    hashed, digest = data[:-_N_HEX], data[-_N_HEX:]
+    if not hashed.endswith(_DIGEST) or digest != hashlib.sha256(hashed).hexdigest().encode():
+        raise ModelFileError(path, DAMAGED)
+    try:
+        members = _members(data)
+        tree = json.loads(members[JSON_MEMBER], parse_constant=_refuse_constant)
+        version = tree.pop("format")
+        if not isinstance(version, int) or version < 1:
+            raise ValueError("it has no format version")
+        if version > FORMAT_VERSION:
+            raise ModelFileError(
+                path,
+                f"was written by a newer ondes (format {version}, this one reads up to "
+                f"{FORMAT_VERSION}); upgrade ondes",
+            )
+        known = {each.__name__: each for each in classes}
+        return {name: _decode(part, known, members) for name, part in tree.items()}
+    except ModelFileError:
+        raise
+    except Exception as error:  # an archive made by hand can fail in any way: say one thing
+        reason = f"is not an ondes model, or made by hand ({sentence_part(error)})"
+        raise ModelFileError(path, reason) from error
+
+
+def sentence_part(error: BaseException) -> str:
+    """An error's message as a part of another sentence."""
+    return " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
+
+
+def _members(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        listed = archive.infolist()
+        if any(member.compress_type != zipfile.ZIP_STORED for member in listed):
+            raise ValueError("it has compressed members")
+        if sum(member.file_size for member in listed) > len(data):
+            raise ValueError("its members claim more bytes than it has")
+        return {member.filename: archive.read(member) for member in listed}
+
+
+# ---- values ----
+
+
+def _encode(value: Any, where: str, classes: frozenset[type], members: dict[str, bytes]) -> Any:
+    def inner(part: Any, name: str) -> Any:
+        return _encode(part, f"{where}.{name}".lstrip("."), classes, members)
+
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [inner(part, str(n)) for n, part in enumerate(value)]
+    if isinstance(value, dict):
+        return {str(name): inner(part, name) for name, part in value.items()}
+    if isinstance(value, np.random.RandomState):
+        return {"$": "RandomState", **_random_state_parts(value, where, inner)}
+    if type(value) in classes and dataclasses.is_dataclass(value):
+        parts = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return {"$": type(value).__name__, **{k: inner(part, k) for k, part in parts.items()}}
+    if hasattr(value, "__array__"):
+        array = np.asarray(value)
+        if array.dtype.kind in "OUS":
+            return inner(array.tolist(), "labels")
+        return _encode_array(array, where, members)
+    raise ValueError(
+        f"{where} is a {type(value).__name__}, which is not among the classes that a model file "
+        "knows; use one of those of ondes"
+    )
+
+
+def _encode_array(array: NDArray[Any], where: str, members: dict[str, bytes]) -> dict[str, str]:
+    array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    if array.dtype.str not in DTYPES:
+        raise ValueError(f"{where} is an array of {array.dtype}; give float64")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{where} has NaN or infinite entries")
+    buffer = io.BytesIO()
+    npy.write_array(buffer, array, version=(1, 0), allow_pickle=False)
+    members[f"{where}.npy"] = buffer.getvalue()
+    return {"$": "array", "member": f"{where}.npy"}
+
+
+def _random_state_parts(state: np.random.RandomState, where: str, inner: Any) -> dict[str, Any]:
+    kind, key, position, has_gauss, gauss = state.get_state(legacy=True)
+    if kind != "MT19937":
+        raise ValueError(f"{where} draws from {kind}; give a whole number")
+    parts = {"key": key, "position": position, "has_gauss": has_gauss, "gauss": gauss}
+    return {name: inner(part, name) for name, part in parts.items()}
+
+
+def _decode(tree: Any, classes: dict[str, type], members: dict[str, bytes]) -> Any:
+    if isinstance(tree, list):
+        return [_decode(part, classes, members) for part in tree]
+    if not isinstance(tree, dict):
+        return tree
+    kind = tree.pop("$", None)
+    if kind == "array":
+        return _decode_array(members[tree["member"]])
+    parts = {name: _decode(part, classes, members) for name, part in tree.items()}
+    if kind is None:
+        return parts
+    if kind == "RandomState":
+        return _decode_random_state(**parts)
+    if kind not in classes:
+        raise ValueError(f"it names an unknown class {kind!r}")
+    # The known classes are values that never change, and so are their sequences.
+    return classes[kind](**{k: tuple(v) if isinstance(v, list) else v for k, v in parts.items()})
+
+
+def _decode_array(data: bytes) -> NDArray[Any]:
+    stream = io.BytesIO(data)
+    if npy.read_magic(stream) != (1, 0):
+        raise ValueError("it has an array of an unknown version")
+    shape, is_fortran, dtype = npy.read_array_header_1_0(stream)
+    n_bytes = len(data) - stream.tell()
+    if dtype.str not in DTYPES or math.prod(shape) * dtype.itemsize != n_bytes:
+        raise ValueError("it has an array that is not what its header says")
+    flat = np.frombuffer(data, dtype, offset=stream.tell())
+    if not np.isfinite(flat).all():
+        raise ValueError("it has an array with NaN or infinite entries")
+    return flat.reshape(shape, order="F" if is_fortran else "C").copy(order="K")
+
+
+def _decode_random_state(
+    key: NDArray[np.uint32], position: int, has_gauss: int, gauss: float
+) -> np.random.RandomState:
+    # NumPy takes the position on trust, and would read past its memory.
+    if key.shape != (MT19937_WORDS,) or not 0 <= int(position) <= MT19937_WORDS:
+        raise ValueError("it has a random state that is none")
+    state = np.random.RandomState()
+    state.set_state(("MT19937", key, int(position), int(has_gauss), float(gauss)))
+    return state
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"its JSON has {name}")

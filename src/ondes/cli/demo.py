@@ -1,0 +1,77 @@
+"""`ondes demo`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ondes.cli import options, terminal
+
+if TYPE_CHECKING:
+    from ondes.learning import LearningProgress
+
+
+@click.command(short_help="Learn, separate and report on a built-in scene.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False),
+    default="ondes-demo",
+    show_default=True,
+    help="The folder to write to.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(2),
+    default=24.0,
+    show_default=True,
+    help="Length of the scene.",
+)
+@options.seed
+@options.backend
+@options.jobs
+@options.force
+@options.as_json
+def demo(output: str, seconds: float, seed: int, as_json: bool, **given: Any) -> None:
+    """Learn four instruments from one tune, separate them in another, and show how well it went.
+
+    All sounds are made by ondes itself. SI-SDR tells in decibels how near a separated source is to
+    the true one; the gain is over the mixture as it is.
+    """
+    from ondes.demo import run_demo
+
+    with terminal.bar("demo") as bar:
+
+        def draw(step: str, progress: LearningProgress | None) -> None:
+            if progress is None:
+                bar.show(0.0, None, step)
+            else:
+                bar.show(progress.seconds_done, progress.seconds_total, step)
+
+        result = run_demo(
+            output,
+            seconds=seconds,
+            seed=seed,
+            force=given["force"],
+            progress=draw,
+            backend=given["backend"],
+            n_jobs=given["jobs"] or -1,
+        )
+    rows = {
+        name: {"mixture": before, "separated": result.separated_scores[name]}
+        for name, before in result.mixture_scores.items()
+    }
+    for scores in rows.values():
+        scores["gain"] = scores["separated"] - scores["mixture"]
+    if as_json:
+        terminal.print_json({"si_sdr": rows, "folder": result.folder, "report": result.report})
+        return
+    header = ("SI-SDR in dB", "mixture", "separated", "gain")
+    cells = [[name, *(f"{db:.1f}" for db in scores.values())] for name, scores in rows.items()]
+    terminal.print_table(header, cells)
+    click.echo(f"Sounds and models: {result.folder}")
+    if result.report is None:
+        terminal.complain("no report: pip install 'ondes[report]' for the pictures.")
+    else:
+        click.echo(f"Report, to open in a browser: {result.report}")
