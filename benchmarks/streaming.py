@@ -22,10 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from ondes import OnlineISNMF
-from ondes.audio import open_blocks, write_audio
-from ondes.batches import Batches
 from ondes.scene import make_scene
-from ondes.stft import Stft, power
+from ondes.signal.audio import open_blocks, write_audio
+from ondes.signal.batches import Batches
+from ondes.signal.stft import Stft, power
 
 RESULTS = Path(__file__).parent / "results" / "streaming.json"
 MINUTES_A_FILE = 10

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 import ondes
-from ondes.audio import find_recordings
-from ondes.batches import Batches
-from ondes.stft import Stft
+from ondes.signal.audio import find_recordings
+from ondes.signal.batches import Batches
+from ondes.signal.stft import Stft
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "why_the_default.json"

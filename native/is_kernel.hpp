@@ -1,4 +1,4 @@
-// The inner solve and the statistics of `ondes.backends.reference`, fused.
+// The inner solve and the statistics of `ondes.nmf.backends.reference`, fused.
 //
 // W is the dictionary, h the activations of a frame, y = hW + background + ε its model. A tile is
 // as many frames as fill a register block. While solving, frames lie in the SIMD lanes: a lane's

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from ondes import backends
+from ondes.nmf import backends
 
 settings.register_profile("ondes", deadline=None, derandomize=True, max_examples=30)
 settings.load_profile("ondes")

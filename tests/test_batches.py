@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from ondes.audio import AudioError, RawFormat, open_blocks
-from ondes.batches import Batches
-from ondes.stft import Stft, power
+from ondes.signal.audio import AudioError, RawFormat, open_blocks
+from ondes.signal.batches import Batches
+from ondes.signal.stft import Stft, power
 
 SR = 8000
 STFT = Stft(64)
@@ -314,9 +314,9 @@ def test_a_stream_gives_what_its_file_would(album):
 
 LISTEN = """
 import itertools, time
-from ondes.audio import RawFormat
-from ondes.batches import Batches
-from ondes.stft import Stft
+from ondes.signal.audio import RawFormat
+from ondes.signal.batches import Batches
+from ondes.signal.stft import Stft
 batches = Batches("-", Stft(64), 8000, 50, buffer_size=200, block_size=999, raw=RawFormat(8000))
 iterator = iter(batches)
 print([batch.shape for batch in itertools.islice(iterator, 14)])

@@ -172,14 +172,6 @@ def test_every_bad_recording_gets_one_line_and_the_rest_is_learned(tmp_path):
     assert load(tmp_path / "m").provenance_.n_failed == len(bad)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the super-user may read everything")
-def test_an_unreadable_file_gets_one_line(good, tmp_path):
-    good.chmod(0)
-    done = run("learn", good, "-o", tmp_path / "m", *SMALL)
-    assert done.returncode == 1
-    assert "Permission denied" in lines(done.stderr)[0]
-
-
 @pytest.mark.parametrize("what", ["absent.wav", "empty folder", "text.wav", "*.flac"])
 def test_nothing_to_learn_from_is_a_failure_without_traceback(tmp_path, what):
     (tmp_path / "empty folder").mkdir()

@@ -47,9 +47,7 @@ def test_transform_does_not_depend_on_the_cut(dtype, cuts):
         model = learned(frames, name)
         whole = model.transform(frames)
         edges = [0, *sorted(cuts), 60]
-        pieces = [
-            model.transform(frames[a:b]) for a, b in itertools.pairwise(edges) if a < b
-        ]
+        pieces = [model.transform(frames[a:b]) for a, b in itertools.pairwise(edges) if a < b]
         together = np.concatenate(pieces)
         if model.backend_ == "native":
             np.testing.assert_array_equal(together, whole)

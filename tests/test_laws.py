@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ondes
-from ondes.backends import choose, reference
-from ondes.divergence import itakura_saito, level_frames
-from ondes.problem import Problem
-from ondes.simplex import penalised_update
-from ondes.statistics import Statistics
+from ondes.nmf.backends import choose, reference
+from ondes.nmf.divergence import itakura_saito, level_frames
+from ondes.nmf.problem import Problem
+from ondes.nmf.simplex import penalised_update
+from ondes.nmf.statistics import Statistics
 
 PENALTIES = [None, ondes.L1(3.0), ondes.GroupLog(20.0), ondes.GroupLog(5.0, offset=1e-4)]
 EXPONENTS = [0.25, 0.5, 0.75, 0.9, 1.0]

@@ -12,11 +12,11 @@ import pytest
 import soundfile
 
 from ondes import OnlineISNMF, Solver, learning
-from ondes.audio import AudioError, RawFormat
-from ondes.batches import Batches
 from ondes.learning import divergence_of, go_on_learning, learn
 from ondes.model_file import load, save
-from ondes.stft import Stft
+from ondes.signal.audio import AudioError, RawFormat
+from ondes.signal.batches import Batches
+from ondes.signal.stft import Stft
 
 SR = 8000
 

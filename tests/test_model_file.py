@@ -15,9 +15,9 @@ from conftest import spectrogram
 import ondes
 from ondes import archive, model_file
 from ondes.archive import ModelFileError
-from ondes.estimator import OnlineISNMF
 from ondes.model_file import AudioSettings, Provenance, load, save
-from ondes.stft import Stft
+from ondes.nmf.estimator import OnlineISNMF
+from ondes.signal.stft import Stft
 
 N_BINS = 17
 EVERY_KIND = {

@@ -21,15 +21,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ondes.backends import native, reference
-from ondes.divergence import LevelledFrames, level_frames
-from ondes.penalties import L1, GroupLog
-from ondes.problem import Problem, Solver
+from ondes.nmf.backends import native, reference
+from ondes.nmf.divergence import LevelledFrames, level_frames
+from ondes.nmf.penalties import L1, GroupLog
+from ondes.nmf.problem import Problem, Solver
 
 if not native.available():
     pytest.skip("the native backend is not built here", allow_module_level=True)
 
-from ondes.backends import _native
+from ondes.nmf.backends import _native
 
 ISAS = _native.instruction_sets()
 DTYPES = (np.float32, np.float64)
@@ -300,9 +300,9 @@ def fork_and_solve(case, expected):
 def test_the_process_ends_cleanly_with_its_pool_waiting():
     script = """
 import numpy as np
-from ondes.backends import native
-from ondes.divergence import level_frames
-from ondes.problem import Problem, Solver
+from ondes.nmf.backends import native
+from ondes.nmf.divergence import level_frames
+from ondes.nmf.problem import Problem, Solver
 frames = level_frames(np.random.default_rng(0).random((500, 64)))
 native.encode(frames, Problem(np.full((4, 64), 1 / 64), 1e-8, Solver()), n_jobs=3)
 """
@@ -361,7 +361,7 @@ def test_an_instruction_set_that_is_not_there_is_named(monkeypatch):
 
 
 def test_where_it_is_not_built_it_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ondes.backends._native", None)
+    monkeypatch.setitem(sys.modules, "ondes.nmf.backends._native", None)
     assert not native.available()
     with pytest.raises(ImportError, match="not built"):
         native.encode(*(lambda case: (case.frames, case.problem))(make_case(1, 2, 2, np.float32)))

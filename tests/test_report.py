@@ -22,7 +22,7 @@ import pytest
 import soundfile
 
 from ondes.report import ReportContent, Source, describe_excerpt, page, render, write_report
-from ondes.stft import Stft, power
+from ondes.signal.stft import Stft, power
 
 pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
 pytest.importorskip("jinja2", reason="the extra 'report' is not installed")
@@ -53,7 +53,7 @@ def make_content(**changes: Any) -> ReportContent:
         dictionary=dictionary,
         activations=np.stack([f.sum(axis=1) for f in frames], axis=1),
         component_samples=(tone, noise),
-        curve=((100, 3.0), (1000, 1.5), (10_000, 0.75)),
+        curves=(("music", ((100, 3.0), (1000, 1.5), (10_000, 0.75))),),
         numbers=(("Divergence per bin", "0.750"), ("Speed", "241 × real time")),
         settings=(("n_components", "2"), ("recording", LONG_WORD)),
         excerpt="Shown: 0:00 to 0:06 of 3:12:45",
@@ -123,7 +123,7 @@ def test_pictures_say_what_they_show(parsed: Page) -> None:
     assert re.search(r"from 9\d\d Hz to 1.0 kHz", about["Spectrogram of Tone"])
     assert "strongest at 1.0 kHz" in about["Spectrum of component 0"]
     assert "for 50% of the time" in about["Activation of component 1"]
-    assert "3 after 100 frames to 0.75 after 10,000 frames" in about["Learning curve"]
+    assert "3 after 100 frames to 0.75 after 10,000 frames" in about["Learning curve of music"]
 
 
 def test_headings_go_down_one_level_at_a_time(parsed: Page) -> None:
@@ -172,10 +172,10 @@ def test_names_of_files_need_not_be_utf8(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"component_samples": (), "curve": (), "numbers": (), "settings": (), "excerpt": None},
+        {"component_samples": (), "curves": (), "numbers": (), "settings": (), "excerpt": None},
         {"sources": ()},
-        {"curve": ((100, 1.0),)},
-        {"curve": ((0, 2.0), (10, np.inf), (100, 1.0), (100, 0.9))},
+        {"curves": (("short", ((100, 1.0),)),)},
+        {"curves": (("odd", ((0, 2.0), (10, np.inf), (100, 1.0), (100, 0.9))),)},
         {"activations": np.zeros((1, 2)), "dictionary": np.zeros((2, N_FFT // 2 + 1))},
         {"dictionary": np.ones((0, N_FFT // 2 + 1)), "activations": np.ones((7, 0)), "sources": (),
          "component_samples": ()},

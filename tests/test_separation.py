@@ -11,15 +11,15 @@ from scipy.signal import lfilter
 from sklearn.base import clone
 
 from ondes import GroupLog, OnlineISNMF
-from ondes.adaptation import FreeComponents
-from ondes.audio import AudioError, write_audio
-from ondes.grouping import _traits, discover_sources, group_components, power_frames
-from ondes.masks import source_masks
 from ondes.model_file import AudioSettings
 from ondes.scene import make_scene
 from ondes.scores import si_sdr_gain
 from ondes.separation import Separator, Sources, separate, separate_file
-from ondes.stft import Stft
+from ondes.separation.adaptation import FreeComponents
+from ondes.separation.grouping import _traits, discover_sources, group_components, power_frames
+from ondes.separation.masks import source_masks
+from ondes.signal.audio import AudioError, write_audio
+from ondes.signal.stft import Stft
 
 SR = 22050
 SHORT_FRAMES = Stft(32, 8)
@@ -386,7 +386,7 @@ def test_a_damaged_file_gives_all_that_could_be_read_and_then_says_so(monkeypatc
             yield np.ones((3000, 1), np.float32)
             raise AudioError("mix.wav", "is cut short")
 
-    monkeypatch.setattr("ondes.separation.open_blocks", lambda *_, **__: Damaged())
+    monkeypatch.setattr("ondes.separation.separator.open_blocks", lambda *_, **__: Damaged())
     lengths = []
     blocks = (len(block["source 0"]) for block in separate_file("mix.wav", toy_sources()))
     with pytest.raises(AudioError, match="cut short"):

@@ -6,7 +6,7 @@ import scipy.signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ondes.stft import Stft, power
+from ondes.signal.stft import Stft, power
 
 SETTINGS = [
     Stft(),

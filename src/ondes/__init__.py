@@ -9,17 +9,26 @@ __version__ = "0.1.0"
 
 # Name -> module. Nothing is imported before it is asked for: `ondes --help` must start at once.
 _HOMES = {
-    "OnlineISNMF": "estimator",
-    "Solver": "problem",
-    "Statistics": "statistics",
-    "GrowingMemory": "forgetting",
-    "HalfLife": "forgetting",
-    "PerPass": "forgetting",
-    "GroupLog": "penalties",
-    "L1": "penalties",
-    "LogSparsity": "penalties",
-    "Smoothness": "penalties",
-    "itakura_saito": "divergence",
+    "OnlineISNMF": "nmf.estimator",
+    "Solver": "nmf.problem",
+    "Statistics": "nmf.statistics",
+    "GrowingMemory": "nmf.forgetting",
+    "HalfLife": "nmf.forgetting",
+    "PerPass": "nmf.forgetting",
+    "GroupLog": "nmf.penalties",
+    "L1": "nmf.penalties",
+    "LogSparsity": "nmf.penalties",
+    "Smoothness": "nmf.penalties",
+    "itakura_saito": "nmf.divergence",
+    "Stft": "signal.stft",
+    "AudioError": "signal.audio",
+    "AudioSettings": "model_file",
+    "ModelFileError": "model_file",
+    "learn": "learning",
+    "load": "model_file",
+    "save": "model_file",
+    "separate": "separation.separator",
+    "separate_file": "separation.separator",
 }
 
 __all__ = sorted(_HOMES)

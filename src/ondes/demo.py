@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ondes.audio import AudioError, write_audio
 from ondes.excerpt import describe, facts
 from ondes.learning import LearningProgress, learn
 from ondes.model_file import save
@@ -17,6 +16,7 @@ from ondes.report import write_report
 from ondes.scene import make_scene
 from ondes.scores import si_sdr
 from ondes.separation import Sources, separate
+from ondes.signal.audio import AudioError, write_audio
 
 __all__ = ["DemoResult", "run_demo"]
 
@@ -102,9 +102,12 @@ def run_demo(
     report = None
     if find_spec("matplotlib") and find_spec("jinja2"):
         tell("writing the report")
+        gains = tuple(
+            (f"gain of {name}", f"{after[name] - before[name]:+.1f} dB") for name in after
+        )
         content = describe(
             scene.mixture, sources, title="The demo of ondes", stems=stems, scores=after,
-            **facts(models), **settings,
+            **facts(models) | {"numbers": gains}, **settings,
         )  # fmt: skip
         report = write_report(place / "report.html", content, force=force)
     return DemoResult(before, after, place, report)

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.audio import AudioError, RawFormat, open_blocks
-from ondes.divergence import Array
-from ondes.estimator import OnlineISNMF
-from ondes.grouping import power_frames
 from ondes.model_file import AudioSettings
+from ondes.nmf.divergence import Array
+from ondes.nmf.estimator import OnlineISNMF
 from ondes.report import ReportContent, Source
 from ondes.separation import Sources, separate
+from ondes.separation.grouping import power_frames
+from ondes.signal.audio import AudioError, RawFormat, open_blocks
 
 __all__ = ["describe", "facts", "read_excerpt"]
 
@@ -86,11 +86,11 @@ def describe(
     backend, n_jobs
         As of `OnlineISNMF`.
     **texts
-        `curve`, `numbers`, `settings` and `excerpt` of `ReportContent`.
+        `curves`, `numbers`, `settings` and `excerpt` of `ReportContent`.
 
     Examples
     --------
-    >>> from ondes.stft import Stft
+    >>> from ondes.signal.stft import Stft
     >>> rows = np.array([[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
     >>> sources = Sources(rows, np.arange(2), ("low", "high"), 8000, Stft(4))
     >>> noise = np.random.default_rng(0).standard_normal(100).astype(np.float32)
@@ -120,30 +120,29 @@ def describe(
 
 
 def facts(models: Mapping[str, OnlineISNMF]) -> dict[str, Any]:
-    """What a report says of models: `curve`, `numbers` and `settings` of `ReportContent`.
-
-    The curve is that of the model that heard most.
-    """
-    numbers = []
-    curve: tuple[tuple[float, float], ...] = ()
-    most = 0
-    for name, model in models.items():
-        text = f"{len(model.components_)} components, {model.n_frames_seen_} frames"
-        provenance = getattr(model, "provenance_", None)
-        if provenance is not None:
-            text += f" of {provenance.seconds:.0f} s, divergence {provenance.divergence:.3f} a bin"
-            if provenance.n_frames > most:
-                most = provenance.n_frames
-                curve = tuple((n, cost) for n, cost in provenance.learning_curve.tolist())
-        numbers.append((f"Dictionary of {name}", text))
+    """What a report says of models: `curves`, `numbers` and `settings` of `ReportContent`."""
     audio = next(iter(models.values())).audio_
+    numbers, curves = [], []
     settings = {
         "Sampling rate": f"{audio.sr} Hz",
         "Frame": f"{audio.stft.n_fft} samples, {audio.stft.window} window",
         "Hop": f"{audio.stft.hop_length} samples",
         "Backend": ", ".join(sorted({model.backend_ for model in models.values()})),
     }
-    return {"curve": curve, "numbers": tuple(numbers), "settings": tuple(settings.items())}
+    for name, model in models.items():
+        described = f"{len(model.components_)} components from {model.n_frames_seen_:,} frames"
+        provenance = getattr(model, "provenance_", None)
+        if provenance is not None:
+            described += f", {provenance.seconds:,.0f} s of sound"
+            curve = tuple((n, cost) for n, cost in provenance.learning_curve.tolist())
+            curves.append((name, curve))
+            numbers.append((f"divergence per bin, {name}", f"{provenance.divergence:.3f}"))
+        settings[f"Dictionary of {name}"] = described
+    return {
+        "curves": tuple(curves),
+        "numbers": tuple(numbers),
+        "settings": tuple(settings.items()),
+    }
 
 
 def _components_of(sources: Sources, name: str) -> tuple[int, ...]:

@@ -12,13 +12,13 @@ from typing import Any, BinaryIO, Self, cast
 
 import numpy as np
 
-from ondes import parameters
-from ondes.audio import AudioError, RawFormat, find_recordings
-from ondes.batches import Batches
-from ondes.divergence import Array
-from ondes.estimator import OnlineISNMF
 from ondes.model_file import AudioSettings, Provenance
-from ondes.stft import Stft
+from ondes.nmf import parameters
+from ondes.nmf.divergence import Array
+from ondes.nmf.estimator import OnlineISNMF
+from ondes.signal.audio import AudioError, RawFormat, find_recordings
+from ondes.signal.batches import Batches
+from ondes.signal.stft import Stft
 
 __all__ = ["LearningProgress", "divergence_of", "go_on_learning", "learn", "running_divergence"]
 
@@ -116,7 +116,7 @@ def learn(
     Examples
     --------
     >>> import io, numpy as np
-    >>> from ondes.audio import RawFormat
+    >>> from ondes.signal.audio import RawFormat
     >>> noise = np.random.default_rng(0).standard_normal(8000).astype("<f4")
     >>> pipe = io.BytesIO(noise.tobytes())
     >>> model = learn(pipe, 4, sr=8000, raw=RawFormat(8000, 1, "f32le"), backend="reference")
@@ -158,7 +158,7 @@ def go_on_learning(
     curve: list[tuple[float, float]] = [tuple(point) for point in before.learning_curve]
     with _StopSignals() as signals:
         arriving = signals.until_one_comes(iter(batches))
-        for batch in arriving if _has_learned(model) else _first_joined(arriving):
+        for batch in arriving if _has_learned(model) else _begun(model, arriving):
             model.partial_fit(batch)
             n_frames, divergence = model.n_frames_seen_, running_divergence(model)
             if not curve or n_frames >= CURVE_GROWTH * curve[-1][0]:
@@ -259,18 +259,16 @@ def _sources(inputs: Inputs) -> list[Path] | BinaryIO:
     return find_recordings([inputs] if isinstance(inputs, (str, Path)) else list(inputs))
 
 
-def _first_joined(batches: Iterator[Array]) -> Iterator[Array]:
-    """The same batches, the first of them as one array: `partial_fit` draws the dictionary from it.
-
-    It then learns from its parts in turn, so nothing else changes.
-    """
+def _begun(model: OnlineISNMF, batches: Iterator[Array]) -> Iterator[Array]:
+    """The same batches, once the first of them have given the first dictionary."""
     first: list[Array] = []
     for batch in batches:
         first.append(batch)
         if sum(map(len, first)) >= SEED_FRAMES:
             break
     if first:
-        yield np.concatenate(first)
+        model.begin(np.concatenate(first))
+    yield from first
     yield from batches
 
 

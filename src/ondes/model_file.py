@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from ondes import __version__, parameters
+from ondes import __version__
 from ondes.archive import (
     ModelFileError,
     check_destination,
@@ -19,18 +19,19 @@ from ondes.archive import (
     unpack,
     write_whole,
 )
-from ondes.divergence import Array
-from ondes.estimator import OnlineISNMF
-from ondes.forgetting import GrowingMemory, HalfLife, PerPass
-from ondes.penalties import L1, GroupLog, LogSparsity, Smoothness
-from ondes.problem import Solver
-from ondes.statistics import Statistics
-from ondes.stft import Stft
+from ondes.nmf import parameters
+from ondes.nmf.divergence import Array
+from ondes.nmf.estimator import OnlineISNMF
+from ondes.nmf.forgetting import GrowingMemory, HalfLife, PerPass
+from ondes.nmf.penalties import L1, GroupLog, LogSparsity, Smoothness
+from ondes.nmf.problem import Solver
+from ondes.nmf.statistics import Statistics
+from ondes.signal.stft import Stft
 
 __all__ = ["AudioSettings", "ModelFileError", "Provenance", "check_destination", "load", "save"]
 
 LEARNED = (
-    *("components_", "statistics_", "n_frames_seen_", "random_state_"),
+    *("components_", "statistics_", "n_frames_seen_", "is_seeded_", "random_state_"),
     *("n_features_in_", "feature_names_in_", "n_passes_", "backend_"),
 )
 
@@ -174,7 +175,7 @@ def load(path: str | Path) -> OnlineISNMF:
         check_is_fitted(model)
         parameters.check(model)
         _check_consistent(model)
-    except Exception as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ModelFileError(path, f"holds no valid model: {sentence_part(error)}") from error
     return model
 

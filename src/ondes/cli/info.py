@@ -9,7 +9,7 @@ import click
 from ondes.cli import options, terminal
 
 if TYPE_CHECKING:
-    from ondes.estimator import OnlineISNMF
+    from ondes.nmf.estimator import OnlineISNMF
 
 PACKAGES = ("numpy", "scipy", "scikit-learn", "soundfile", "soxr", "click", "rich")
 EXTRAS = {"formats": ("av",), "report": ("matplotlib", "jinja2")}
@@ -69,11 +69,12 @@ def _unusual_settings(model: OnlineISNMF) -> dict[str, str]:
 def _system() -> dict[str, Any]:
     import platform
 
-    from ondes import __version__, backends
+    from ondes import __version__
+    from ondes.nmf import backends
 
     kernel = "not built: NumPy does the work, more slowly"
     if backends.kernel_is_built():
-        from ondes.backends import native
+        from ondes.nmf.backends import native
 
         kernel = f"built, instruction set {native.isa()}"
     extras = {extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()}

@@ -11,8 +11,8 @@ from click.core import ParameterSource
 from ondes.cli import options, terminal
 
 if TYPE_CHECKING:
-    from ondes.estimator import OnlineISNMF
     from ondes.learning import LearningProgress
+    from ondes.nmf.estimator import OnlineISNMF
 
 FIXED_BY_MODEL = ("components", "sr", "n_fft", "hop_length", "silence", "batch_size")
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ondes.audio import RawFormat
+    from ondes.signal.audio import RawFormat
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def _backend_names() -> tuple[str, ...]:
-    from ondes.backends import NAMES
+    from ondes.nmf.backends import NAMES
 
     return NAMES
 
@@ -28,7 +28,7 @@ def _as_backend(_: click.Context, __: click.Parameter, given: str) -> str:
 def _as_raw_format(_: click.Context, __: click.Parameter, given: str | None) -> RawFormat | None:
     if given is None:
         return None
-    from ondes.audio import RawFormat
+    from ondes.signal.audio import RawFormat
 
     rate, _colon, rest = given.partition(":")
     channels, _colon, encoding = rest.partition(":")

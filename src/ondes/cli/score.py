@@ -9,7 +9,7 @@ import click
 from ondes.cli import options, terminal
 
 if TYPE_CHECKING:
-    from ondes.audio import RawFormat
+    from ondes.signal.audio import RawFormat
 
 
 @click.command(short_help="Measure how well a model explains recordings.")
@@ -26,8 +26,8 @@ def score(
     Lower is better, and zero is perfect. On recordings that it did not learn from, this tells
     models of the same --sr, --n-fft and --silence apart. The last row is the mean over all frames.
     """
-    from ondes.audio import AudioError
     from ondes.learning import divergence_of
+    from ondes.signal.audio import AudioError
 
     model, _ = terminal.load_model(dictionary)
     model.set_params(n_jobs=jobs)

@@ -88,7 +88,7 @@ def _targets(
     recordings: list[Path], names: list[str], given: dict[str, Any]
 ) -> dict[Path, dict[str, Path]]:
     """Where every stem of every mix will go: known, and known to be free, before any work."""
-    from ondes.audio import AudioError
+    from ondes.signal.audio import AudioError
 
     targets: dict[Path, dict[str, Path]] = {}
     for path in recordings:
@@ -125,8 +125,8 @@ def _as_name(source: str) -> str:
 def _separate_one(
     path: Path, sources: Sources | None, files: dict[str, Path], given: dict[str, Any]
 ) -> dict[str, Any]:
-    from ondes.audio import AudioWriter, probe
     from ondes.separation import separate_file
+    from ondes.signal.audio import AudioWriter, probe
 
     how = {"backend": given["backend"], "n_jobs": given["jobs"] or 1}
     total = None if str(path) == "-" or given["raw"] is not None else probe(path).seconds

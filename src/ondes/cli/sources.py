@@ -11,7 +11,7 @@ import click
 from ondes.cli import terminal
 
 if TYPE_CHECKING:
-    from ondes.estimator import OnlineISNMF
+    from ondes.nmf.estimator import OnlineISNMF
     from ondes.separation import Sources
 
 # Long frames tell a bass from a drum, and a mixture has few of them: they are heard often.
@@ -53,9 +53,9 @@ def discover(
     **settings: Any,
 ) -> OnlineISNMF:
     """Learn from a mixture what it consists of, at constant memory and its own sampling rate."""
-    from ondes.audio import open_blocks, probe
-    from ondes.grouping import group_components, power_frames
     from ondes.learning import learn
+    from ondes.separation.grouping import group_components, power_frames
+    from ondes.signal.audio import open_blocks, probe
 
     if str(path) == "-":
         raise click.UsageError(

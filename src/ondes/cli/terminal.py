@@ -15,8 +15,8 @@ import click
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ondes.estimator import OnlineISNMF
     from ondes.model_file import AudioSettings
+    from ondes.nmf.estimator import OnlineISNMF
 
 DONE, FAILED, MISUSED, SOME_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -104,7 +104,7 @@ def bar(title: str) -> Iterator[Bar]:
 
 def gather(inputs: Sequence[str]) -> tuple[list[Path], int]:
     """The recordings that arguments name, and how many arguments name none; each has its line."""
-    from ondes.audio import AudioError, find_recordings
+    from ondes.signal.audio import AudioError, find_recordings
 
     found: list[Path] = []
     n_failed = 0

@@ -53,8 +53,8 @@ class ReportContent:
         Of the excerpt.
     component_samples : tuple of float32 arrays, each of shape (n,) or (n, n_channels)
         Each component alone; or none at all.
-    curve : tuple of (float, float)
-        Frames learned, and the divergence per bin then.
+    curves : tuple of (str, tuple of (float, float))
+        The name of a dictionary, and its learning: frames, and the divergence per bin then.
     numbers, settings : tuple of (str, str)
         Name and value, in the order to show them.
     excerpt : str, optional
@@ -75,7 +75,7 @@ class ReportContent:
     dictionary: Array
     activations: Array
     component_samples: tuple[Samples, ...] = ()
-    curve: tuple[tuple[float, float], ...] = ()
+    curves: tuple[tuple[str, tuple[tuple[float, float], ...]], ...] = ()
     numbers: tuple[tuple[str, str], ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
     excerpt: str | None = None

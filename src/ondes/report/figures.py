@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ondes.report.content import clock
-from ondes.stft import Stft, power
+from ondes.signal.stft import Stft, power
 
 __all__ = [
     "Axis",
@@ -146,7 +146,7 @@ def activation(name: str, powers: Array, timeline: Timeline, reference: float) -
     )
 
 
-def learning_curve(curve: Sequence[tuple[float, float]]) -> Picture | None:
+def learning_curve(name: str, curve: Sequence[tuple[float, float]]) -> Picture | None:
     """Draw divergence against frames learned, both logarithmic; None without two points."""
     points = np.array([(n, d) for n, d in curve if n > 0 and 0 < d < math.inf])
     if len(points) < 2 or points[0, 0] == points[-1, 0]:
@@ -155,7 +155,7 @@ def learning_curve(curve: Sequence[tuple[float, float]]) -> Picture | None:
     margin = (points[:, 1].max() / points[:, 1].min()) ** 0.08 * 1.001
     bounds = points[:, 1].min() / margin, points[:, 1].max() * margin
     return Picture(
-        f"Learning curve: the divergence per bin goes from {before:.3g} after {first:,.0f} frames "
+        f"Learning curve of {name}: the divergence per bin goes from {before:.3g} after {first:,.0f} frames "
         f"to {after:.3g} after {last:,.0f} frames.",
         x=_log_axis("Frames learned", (first, last)),
         y=_log_axis("Divergence per bin", bounds),

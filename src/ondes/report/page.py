@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ondes.report.content import ReportContent, Samples, Source, clock
-from ondes.stft import Stft
+from ondes.signal.stft import Stft
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,7 +117,11 @@ def render(content: ReportContent) -> str:
         mixture=mixture,
         sources=sources,
         components=_component_tracks(content, sounds[len(stems) :]),
-        curve=learning_curve(content.curve),
+        curves=[
+            (name, picture)
+            for name, curve in content.curves
+            if (picture := learning_curve(name, curve)) is not None
+        ],
         colours=colour_scale(),
         style=Markup(style),
         script=Markup(script),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ondes.divergence import Array
-from ondes.penalties import ActivationPenalty
+from ondes.nmf.divergence import Array
+from ondes.nmf.penalties import ActivationPenalty
 
 # Activations stay above this, in units of a frame's level: a zero could never grow again, and
 # numbers far below the noise floor only cost time.
@@ -16,6 +16,8 @@ ACTIVATION_FLOOR = 1e-20
 # A rise of the objective smaller than this per bin is no reason to restart. Near convergence every
 # comparison is decided by rounding, and the path, so the answer, would depend on it.
 TOLERATED_RISE = 1e-4
+
+NESTEROV = tuple(n / (n + 2) for n in range(20))
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,8 @@ class Solver:
     momentum : tuple of float
         Step n after a restart starts from h · (h / h_before)^momentum[n]. The first entry is zero
         and the tuple is cycled, so that a plain step comes again and again and limits are
-        stationary. A start that raises the objective (by more than 1e-4 per bin) is dropped, and the
-        cycle begins anew.
-        Empty: plain steps only.
+        stationary. A start that raises the objective by more than 1e-4 per bin is dropped, and
+        the cycle begins anew. Empty: plain steps only.
     tol : float
         A frame is done when Σ_k h_k |numerator_k − denominator_k| / n_bins is below this. Zero
         takes every step, and the result is a smooth function of the frame.
@@ -46,7 +47,7 @@ class Solver:
 
     max_steps: int = 10
     exponent: float = 1.0
-    momentum: tuple[float, ...] = (0.0, 0.4, 0.6, 0.7, 0.75, 0.8, 0.8, 0.85, 0.85, 0.85)
+    momentum: tuple[float, ...] = NESTEROV
     tol: float = 0.0
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.integrity import AudioError, is_length_known
+from ondes.signal.integrity import AudioError, is_length_known
 
 __all__ = ["READ_LENGTH", "PcmDecoder", "RawFormat", "standard_input", "to_float"]
 

@@ -2,8 +2,8 @@
 
 Notation of the paper in brackets; our arrays are its transposes, rows are time:
 `frames` [Vᵀ] (n_frames, n_bins), `dictionary` [Wᵀ] (n_components, n_bins), `activations` [Hᵀ]
-(n_frames, n_components), `model` [(WH)ᵀ]. Frames are levelled (see `ondes.divergence`): ε and the
-penalties are relative to a frame's level, and no frame is silent.
+(n_frames, n_components), `model` [(WH)ᵀ]. Frames are levelled (see `ondes.nmf.divergence`): ε and
+the penalties are relative to a frame's level, and no frame is silent.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ondes.divergence import Array, LevelledFrames, itakura_saito
-from ondes.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem
-from ondes.statistics import Statistics
+from ondes.nmf.divergence import Array, LevelledFrames, itakura_saito
+from ondes.nmf.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem
+from ondes.nmf.statistics import Statistics
 
 NAME = "reference"
 TILE = 1024  # frames at a time: temporaries stay small, float32 sums stay short

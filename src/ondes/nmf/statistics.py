@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ondes.divergence import Array
+from ondes.nmf.divergence import Array
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ondes.backends.reference import divergences, encode
-from ondes.divergence import Array, level_frames
-from ondes.estimator import OnlineISNMF
-from ondes.forgetting import HalfLife
-from ondes.masks import FLOOR, Sources
-from ondes.problem import Problem, Solver
+from ondes.nmf.backends.reference import divergences, encode
+from ondes.nmf.divergence import Array, level_frames
+from ondes.nmf.estimator import OnlineISNMF
+from ondes.nmf.forgetting import HalfLife
+from ondes.nmf.problem import Problem, Solver
+from ondes.separation.masks import FLOOR, Sources
 
 __all__ = ["FreeComponents"]
 
@@ -37,7 +37,7 @@ class FreeComponents:
     Examples
     --------
     >>> import numpy as np
-    >>> from ondes.stft import Stft
+    >>> from ondes.signal.stft import Stft
     >>> sources = Sources(np.full((1, 5), 0.2), np.zeros(1, int), ("hiss",), 8000, Stft(8))
     >>> free = FreeComponents(sources, 2, "rest", random_state=0)
     >>> frames = np.random.default_rng(0).exponential(size=(20, 5))

@@ -23,9 +23,9 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.audio import AudioError, RawFormat, canonical_order, probe
-from ondes.frame_reader import FrameReader, FrameSettings, Place
-from ondes.stft import Stft
+from ondes.signal.audio import AudioError, RawFormat, canonical_order, probe
+from ondes.signal.frame_reader import FrameReader, FrameSettings, Place
+from ondes.signal.stft import Stft
 
 __all__ = ["Batches"]
 
@@ -96,7 +96,7 @@ class Batches:
     Examples
     --------
     >>> import io, numpy as np
-    >>> from ondes.audio import RawFormat
+    >>> from ondes.signal.audio import RawFormat
     >>> noise = np.random.default_rng(0).standard_normal(4096).astype("<f4")
     >>> pipe = io.BytesIO(noise.tobytes())
     >>> batches = Batches(pipe, Stft(512), 8000, batch_size=8, raw=RawFormat(8000, 1, "f32le"))

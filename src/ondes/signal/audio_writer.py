@@ -14,7 +14,7 @@ import numpy as np
 import soundfile
 from numpy.typing import ArrayLike
 
-from ondes.integrity import AudioError
+from ondes.signal.integrity import AudioError
 
 __all__ = ["AudioWriter", "write_audio"]
 

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ondes import backends
-from ondes.divergence import Array, level_frames
-from ondes.estimator import TRANSFORM_SOLVER, OnlineISNMF
-from ondes.masks import FLOOR
 from ondes.model_file import AudioSettings
-from ondes.penalties import GroupLog
-from ondes.problem import Problem
-from ondes.stft import Frames, Stft, power
+from ondes.nmf import backends
+from ondes.nmf.divergence import Array, level_frames
+from ondes.nmf.estimator import TRANSFORM_SOLVER, OnlineISNMF
+from ondes.nmf.penalties import GroupLog
+from ondes.nmf.problem import Problem
+from ondes.separation.masks import FLOOR
+from ondes.signal.stft import Frames, Stft, power
 
 __all__ = ["discover_sources", "group_components", "power_frames"]
 
@@ -52,7 +52,7 @@ def group_components(model: OnlineISNMF, frames: Array | Iterable[Array], n_sour
     >>> import numpy as np
     >>> from ondes import OnlineISNMF
     >>> from ondes.model_file import AudioSettings
-    >>> from ondes.stft import Stft
+    >>> from ondes.signal.stft import Stft
     >>> frames = np.random.default_rng(0).exponential(size=(200, 33))
     >>> model = OnlineISNMF(6, random_state=0, backend="reference").fit(frames)
     >>> model.audio_ = AudioSettings(8000, Stft(64))
@@ -225,7 +225,7 @@ def power_frames(blocks: Iterable[ArrayLike], audio: AudioSettings) -> Iterator[
     Parameters
     ----------
     blocks : iterable of arrays of shape (n,) or (n, n_channels)
-        At `audio.sr`, for instance from `ondes.audio.open_blocks`.
+        At `audio.sr`, for instance from `ondes.signal.audio.open_blocks`.
     audio : AudioSettings
 
     Yields
@@ -235,7 +235,7 @@ def power_frames(blocks: Iterable[ArrayLike], audio: AudioSettings) -> Iterator[
     Examples
     --------
     >>> import numpy as np
-    >>> from ondes.stft import Stft
+    >>> from ondes.signal.stft import Stft
     >>> audio = AudioSettings(8000, Stft(8))
     >>> [frames.shape for frames in power_frames([np.ones(6), np.ones(6)], audio)]
     [(1, 5), (2, 5), (1, 5)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ondes.divergence import Array
+from ondes.nmf.divergence import Array
 
 CANDIDATES = 3000  # frames that k-means++ looks at; more cost time and change little
 _KMEANS_ROUNDS = 2
@@ -52,7 +52,7 @@ def cluster_centres(frames: Array, n_components: int, rng: np.random.RandomState
         nearest[trials[best]] = 0
         chosen.append(int(trials[best]))
     centres = frames[chosen]
-    for _ in range(_KMEANS_ROUNDS if len(frames) > len(chosen) else 0):
+    for _ in range(_KMEANS_ROUNDS if 0 < len(chosen) < len(frames) else 0):
         label = _gain_free_divergence(frames, centres).argmin(axis=1)
         for k in np.unique(label):
             members = frames[label == k]

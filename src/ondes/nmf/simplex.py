@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ondes.divergence import Array
-from ondes.penalties import DictionaryPenalty
-from ondes.statistics import Statistics
+from ondes.nmf.divergence import Array
+from ondes.nmf.penalties import DictionaryPenalty
+from ondes.nmf.statistics import Statistics
 
 _BISECTIONS = 200
 _NEWTON_STEPS = 60

@@ -8,12 +8,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from ondes import backends
-from ondes.divergence import Array, level_frames
-from ondes.estimator import TRANSFORM_SOLVER, OnlineISNMF
-from ondes.penalties import ActivationPenalty
-from ondes.problem import Problem, Solver
-from ondes.stft import Stft
+from ondes.nmf import backends
+from ondes.nmf.divergence import Array, level_frames
+from ondes.nmf.estimator import TRANSFORM_SOLVER, OnlineISNMF
+from ondes.nmf.penalties import ActivationPenalty
+from ondes.nmf.problem import Problem, Solver
+from ondes.signal.stft import Stft
 
 __all__ = ["Sources", "source_masks"]
 
@@ -41,7 +41,7 @@ class Sources:
     Examples
     --------
     >>> import numpy as np
-    >>> from ondes.stft import Stft
+    >>> from ondes.signal.stft import Stft
     >>> rows = np.full((3, 5), 0.2)
     >>> Sources(rows, np.array([0, 0, 1]), ("voice", "noise"), 8000, Stft(8)).n_components
     3
@@ -193,7 +193,7 @@ def source_masks(
     Examples
     --------
     >>> import numpy as np
-    >>> from ondes.stft import Stft
+    >>> from ondes.signal.stft import Stft
     >>> rows = np.array([[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
     >>> sources = Sources(rows, np.arange(2), ("low", "high"), 8000, Stft(4))
     >>> masks = source_masks(np.array([[9.0, 1.0, 0.0]]), sources, backend="reference")

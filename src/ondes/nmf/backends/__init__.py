@@ -10,9 +10,9 @@ import importlib
 import warnings
 from typing import Protocol
 
-from ondes.divergence import Array, LevelledFrames
-from ondes.problem import Problem
-from ondes.statistics import Statistics
+from ondes.nmf.divergence import Array, LevelledFrames
+from ondes.nmf.problem import Problem
+from ondes.nmf.statistics import Statistics
 
 NAMES = ("auto", "native", "reference")
 _LARGE = 1e10  # multiplications in one call: seconds of NumPy, worth a word about the kernel
@@ -21,7 +21,7 @@ _warned_of_missing_kernel = False
 
 
 class Backend(Protocol):
-    """The contract; `ondes.backends.reference` spells it out."""
+    """The contract; `ondes.nmf.backends.reference` spells it out."""
 
     NAME: str
 
@@ -44,7 +44,7 @@ class Backend(Protocol):
 
 def kernel_is_built() -> bool:
     """Whether the compiled kernel came with this installation."""
-    native = importlib.import_module("ondes.backends.native")
+    native = importlib.import_module("ondes.nmf.backends.native")
     return bool(native.available())
 
 
@@ -60,11 +60,11 @@ def choose(name: str, problem: Problem, n_frames: int = 0) -> Backend:
         name = "native" if kernel_is_built() else "reference"
         if name == "reference":
             _warn_of_missing_kernel(problem, n_frames)
-    backend: Backend = importlib.import_module(f"ondes.backends.{name}")
+    backend: Backend = importlib.import_module(f"ondes.nmf.backends.{name}")
     obstacle = backend.unsupported(problem)
     if obstacle is None:
         return backend
-    return importlib.import_module("ondes.backends.reference")
+    return importlib.import_module("ondes.nmf.backends.reference")
 
 
 def _warn_of_missing_kernel(problem: Problem, n_frames: int) -> None:

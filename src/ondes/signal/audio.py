@@ -13,10 +13,10 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-from ondes.audio_writer import AudioWriter, write_audio
-from ondes.decoders import Decoder, open_decoder
-from ondes.integrity import AudioError
-from ondes.pcm import READ_LENGTH, RawFormat
+from ondes.signal.audio_writer import AudioWriter, write_audio
+from ondes.signal.decoders import Decoder, open_decoder
+from ondes.signal.integrity import AudioError
+from ondes.signal.pcm import READ_LENGTH, RawFormat
 
 __all__ = [
     "AudioBlocks",

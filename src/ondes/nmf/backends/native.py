@@ -1,4 +1,4 @@
-"""The fused C++ kernel: what `ondes.backends.reference` does, frames in the SIMD lanes.
+"""The fused C++ kernel: what `ondes.nmf.backends.reference` does, frames in the SIMD lanes.
 
 Built for several instruction sets; the best that the machine runs is taken, or the one that the
 environment variable ONDES_ISA names. Neither activations nor statistics depend on `n_jobs`, and a
@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ondes.divergence import Array, LevelledFrames
-from ondes.penalties import L1, GroupLog
-from ondes.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem
-from ondes.statistics import Statistics
+from ondes.nmf.divergence import Array, LevelledFrames
+from ondes.nmf.penalties import L1, GroupLog
+from ondes.nmf.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem
+from ondes.nmf.statistics import Statistics
 
 NAME = "native"
 
@@ -127,7 +127,7 @@ def _penalty(problem: Problem) -> dict[str, Any]:
 
 def _kernel() -> ModuleType:
     try:
-        return importlib.import_module("ondes.backends._native")
+        return importlib.import_module("ondes.nmf.backends._native")
     except ImportError as error:
         raise ImportError(
             "The native backend was not built here: reinstall ondes where there is a C++ compiler, "

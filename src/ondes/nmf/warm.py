@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ondes.divergence import Array
+from ondes.nmf.divergence import Array
 
 
 class StoredActivations:

@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from ondes.divergence import Array
+from ondes.nmf.divergence import Array
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ondes.divergence import Array
+from ondes.nmf.divergence import Array
 
 
 def is_iterable_of_arrays(X: Any) -> bool:

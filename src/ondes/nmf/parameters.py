@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ondes.backends import NAMES
-from ondes.divergence import Array
-from ondes.forgetting import Forgetting
-from ondes.penalties import ActivationPenalty, DictionaryPenalty
-from ondes.problem import Solver
+from ondes.nmf.backends import NAMES
+from ondes.nmf.divergence import Array
+from ondes.nmf.forgetting import Forgetting
+from ondes.nmf.penalties import ActivationPenalty, DictionaryPenalty
+from ondes.nmf.problem import Solver
 
 INITS = ("k-means++", "random")
 RESTARTS = ("fresh", "warm")

@@ -12,8 +12,8 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.audio import AudioError, RawFormat, open_blocks
-from ondes.stft import Stft, power
+from ondes.signal.audio import AudioError, RawFormat, open_blocks
+from ondes.signal.stft import Stft, power
 
 __all__ = ["FrameReader", "FrameSettings", "Place"]
 

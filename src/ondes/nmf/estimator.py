@@ -12,18 +12,18 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
-from ondes import backends, parameters, seeding
-from ondes.backends import reference
-from ondes.cutting import cut, is_iterable_of_arrays, rebatch
-from ondes.divergence import Array, LevelledFrames, level_frames
-from ondes.forgetting import Forgetting, GrowingMemory, PerPass
-from ondes.penalties import ActivationPenalty, DictionaryPenalty
-from ondes.problem import Problem, Solver
-from ondes.simplex import penalised_update
-from ondes.statistics import Statistics
-from ondes.warm import StoredActivations
+from ondes.nmf import backends, parameters, seeding
+from ondes.nmf.backends import reference
+from ondes.nmf.cutting import cut, is_iterable_of_arrays, rebatch
+from ondes.nmf.divergence import Array, LevelledFrames, level_frames
+from ondes.nmf.forgetting import Forgetting, GrowingMemory, PerPass
+from ondes.nmf.penalties import ActivationPenalty, DictionaryPenalty
+from ondes.nmf.problem import Problem, Solver
+from ondes.nmf.simplex import penalised_update
+from ondes.nmf.statistics import Statistics
+from ondes.nmf.warm import StoredActivations
 
-TRANSFORM_SOLVER = Solver(max_steps=200, tol=1e-4)
+TRANSFORM_SOLVER = Solver(max_steps=200, tol=1e-3)  # within 1e-3 of the converged divergence
 _CHUNK = 4096  # frames transformed at a time: memory beyond input and output stays constant
 
 
@@ -46,11 +46,11 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         The first dictionary: frames far apart from each other, random frames, or the rows given.
         An array may leave out the rows given in `frozen`.
     forgetting : Forgetting, default=None
-        How the past fades; None is `GrowingMemory()`. See `ondes.forgetting`.
+        How the past fades; None is `GrowingMemory()`. See `ondes.nmf.forgetting`.
     solver : Solver, default=None
         How activations are found while learning; None is `Solver()`.
     transform_solver : Solver, default=None
-        The same for `transform` and `score`; None is `Solver(max_steps=200, tol=1e-4)`.
+        The same for `transform` and `score`; None is `Solver(max_steps=200, tol=1e-3)`.
     dictionary_exponent : float in (0, 1], default=0.9
         θ of the dictionary's update w ← w · (A / (w² B))^θ; ½ is the paper's √(A / B).
     restarts : {"fresh", "warm"}, default="fresh"
@@ -58,9 +58,9 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     shuffle : bool, default=True
         Visit the frames in a new order each pass; of an iterable, inside each of its arrays.
     penalty : ActivationPenalty, default=None
-        See `ondes.penalties`.
+        See `ondes.nmf.penalties`.
     dictionary_penalty : DictionaryPenalty, default=None
-        See `ondes.penalties`. The update is then the surrogate's exact minimum.
+        See `ondes.nmf.penalties`. The update is then the surrogate's exact minimum.
     groups : array of shape (n_components,), default=None
         A label for each component: those of one source share one. None: each is its own group.
     frozen : array of shape (n_frozen, n_bins), default=None
@@ -88,6 +88,8 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         All that learning remembers.
     n_frames_seen_ : int
         Frames learned from; silent ones teach nothing and are not counted.
+    is_seeded_ : bool
+        Whether the first dictionary is drawn; as long as all is silence, it is not.
     n_passes_ : int
         Passes that the last `fit` began.
     backend_ : str
@@ -108,6 +110,7 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     components_: Array
     statistics_: Statistics
     n_frames_seen_: int
+    is_seeded_: bool
     n_passes_: int
     backend_: str
 
@@ -262,6 +265,20 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             first = False
             yield self.random_state_.permutation(frames) if self.shuffle else frames
 
+    def begin(self, X: Any) -> Self:
+        """Draw the first dictionary from these frames, and learn nothing from them yet.
+
+        `fit` and the first `partial_fit` do this by themselves. A stream whose first frames are
+        too few or too much alike may begin from more of them.
+
+        Parameters
+        ----------
+        X : array of shape (n_frames, n_bins)
+        """
+        parameters.check(self)
+        self._begin(self._validate(X, reset=True))
+        return self
+
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Go on learning: an update after every `batch_size` frames, and one for the rest.
 
@@ -275,7 +292,7 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         frames = self._validate(X, reset=not begun)
         if not begun:
             self._begin(frames)
-        elif self.n_frames_seen_ == 0 and isinstance(self.init, str):
+        elif not self.is_seeded_:
             self._begin(frames)  # all was silence so far: only now can a dictionary be drawn
         for batch in cut(frames, self.batch_size):
             self._learn(batch)
@@ -451,6 +468,7 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         random_state = check_random_state(self.random_state)
         components = self._first_dictionary(frames, random_state)
         self.random_state_, self.n_frames_seen_ = random_state, 0
+        self.is_seeded_ = not isinstance(self.init, str) or bool(frames.any())
         self.components_ = components
         self.statistics_ = Statistics.prior(components, self.prior_frames)
 

@@ -17,9 +17,9 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from ondes import integrity
-from ondes.integrity import AudioError
-from ondes.pcm import READ_LENGTH, PcmDecoder, RawFormat, standard_input, to_float
+from ondes.signal import integrity
+from ondes.signal.integrity import AudioError
+from ondes.signal.pcm import READ_LENGTH, PcmDecoder, RawFormat, standard_input, to_float
 
 __all__ = ["Decoder", "open_decoder"]
 

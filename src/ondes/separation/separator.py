@@ -13,13 +13,13 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ondes.adaptation import FreeComponents
-from ondes.audio import AudioBlocks, AudioError, RawFormat, open_blocks
-from ondes.divergence import Array
-from ondes.estimator import OnlineISNMF
-from ondes.masks import REST, Sources, source_masks
-from ondes.penalties import ActivationPenalty
-from ondes.stft import Frames, power
+from ondes.nmf.divergence import Array
+from ondes.nmf.estimator import OnlineISNMF
+from ondes.nmf.penalties import ActivationPenalty
+from ondes.separation.adaptation import FreeComponents
+from ondes.separation.masks import REST, Sources, source_masks
+from ondes.signal.audio import AudioBlocks, AudioError, RawFormat, open_blocks
+from ondes.signal.stft import Frames, power
 
 __all__ = ["Separator", "Sources", "separate", "separate_file"]
 
@@ -65,7 +65,7 @@ class Separator:
     Examples
     --------
     >>> import numpy as np
-    >>> from ondes.stft import Stft
+    >>> from ondes.signal.stft import Stft
     >>> rows = np.array([[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
     >>> sources = Sources(rows, np.arange(2), ("low", "high"), 8000, Stft(4))
     >>> separator = Separator(sources, backend="reference")
@@ -231,7 +231,7 @@ def separate(mixture: ArrayLike, models: Models, *, sr: int, **options: Any) -> 
     Examples
     --------
     >>> import numpy as np
-    >>> from ondes.stft import Stft
+    >>> from ondes.signal.stft import Stft
     >>> rows = np.array([[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
     >>> sources = Sources(rows, np.arange(2), ("low", "high"), 8000, Stft(4))
     >>> stems = separate(np.ones((10, 2)), sources, sr=8000, backend="reference")
@@ -261,7 +261,7 @@ def separate_file(
     Parameters
     ----------
     path : str, Path or binary stream
-        As of `ondes.audio.open_blocks`.
+        As of `ondes.signal.audio.open_blocks`.
     models : mapping of str to OnlineISNMF, or Sources, or one OnlineISNMF with groups
     block_size : int
         Samples read at a time. The result does not depend on it.
@@ -285,8 +285,8 @@ def separate_file(
     --------
     >>> import io
     >>> import numpy as np
-    >>> from ondes.audio import RawFormat
-    >>> from ondes.stft import Stft
+    >>> from ondes.signal.audio import RawFormat
+    >>> from ondes.signal.stft import Stft
     >>> sources = Sources(np.full((2, 3), 1 / 3), np.arange(2), ("a", "b"), 8000, Stft(4))
     >>> blocks = separate_file(io.BytesIO(bytes(2000)), sources, raw=RawFormat(8000))
     >>> sum(len(block["a"]) for block in blocks)

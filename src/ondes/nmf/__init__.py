@@ -1,0 +1,1 @@
+"""Learning: Itakura-Saito NMF of nonnegative frames. Knows no file and no sound."""

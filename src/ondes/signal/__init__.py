@@ -1,0 +1,1 @@
+"""Signal: recordings to frames and back. Knows no NMF."""
