@@ -33,34 +33,42 @@ N_COMPONENTS = 32
 
 
 def write_recordings(folder: Path, sr: int, hours: float) -> list[Path]:
-    """Ten-minute recordings; beyond the first six they are further names of the same ones."""
+    """Ten-minute recordings; beyond the second they are further names of the first two."""
     paths = []
     for number in range(round(hours * 60 / MINUTES_A_FILE)):
         path = folder / f"{number:03d}.flac"
-        if number < 6:
+        if number < 2:
             pieces = [
                 make_scene(24.0, sr, seed=1000 * number + piece).mixture
                 for piece in range(MINUTES_A_FILE * 60 // 24)
             ]
             write_audio(path, pieces, sr)
         else:
-            os.link(paths[number % 6], path)
+            os.link(paths[number % 2], path)
         paths.append(path)
     return paths
 
 
+# A process inherits the peak of the one that starts it, so a small one has to.
+LAUNCHER = """
+import json, os, sys, time
+start = time.perf_counter()
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ,
+                     file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+_, status, usage = os.wait4(pid, 0)
+seconds = time.perf_counter() - start
+print(json.dumps({"status": status, "seconds": seconds, "peak_mb": usage.ru_maxrss / 1024}))
+"""
+
+
 def run_command(arguments: list[str]) -> dict[str, float]:
     """Wall seconds and peak resident megabytes of `ondes` in a process of its own."""
-    start = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ondes", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"ondes {' '.join(arguments)}: {process.stderr.read().decode()}")
-    return {"seconds": time.perf_counter() - start, "peak_mb": usage.ru_maxrss / 1024}
+    command = [sys.executable, "-I", "-S", "-c", LAUNCHER, sys.executable, "-m", "ondes"]
+    printed = subprocess.run([*command, *arguments], check=True, capture_output=True).stdout
+    found = json.loads(printed)
+    if found.pop("status"):
+        raise SystemExit(f"ondes {' '.join(arguments)} failed")
+    return found
 
 
 def seconds_of(iterable: Iterable[object]) -> float:

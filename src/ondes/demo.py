@@ -102,12 +102,11 @@ def run_demo(
     report = None
     if find_spec("matplotlib") and find_spec("jinja2"):
         tell("writing the report")
-        gains = tuple(
-            (f"gain of {name}", f"{after[name] - before[name]:+.1f} dB") for name in after
-        )
+        gains = {name: after[name] - before[name] for name in after}
+        numbers = tuple((f"gain of {name}", f"{gain:+.1f} dB") for name, gain in gains.items())
         content = describe(
             scene.mixture, sources, title="The demo of ondes", stems=stems, scores=after,
-            **facts(models) | {"numbers": gains}, **settings,
+            **facts(models) | {"numbers": numbers}, **settings,
         )  # fmt: skip
         report = write_report(place / "report.html", content, force=force)
     return DemoResult(before, after, place, report)

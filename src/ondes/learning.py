@@ -68,7 +68,7 @@ def learn(
     passes: int = 1,
     seed: int = 0,
     silence: float | None = -60.0,
-    batch_size: int = 100,
+    batch_size: int = 128,
     raw: RawFormat | None = None,
     progress: Callable[[LearningProgress], object] | None = None,
     on_error: Callable[[str, AudioError], object] | None = None,

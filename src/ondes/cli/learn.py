@@ -25,7 +25,7 @@ FIXED_BY_MODEL = ("components", "sr", "n_fft", "hop_length", "silence", "batch_s
 @options.count("--sr", default=22050, help="Samples a second to work at.")
 @options.count("--n-fft", default=512, help="Samples in a frame.")
 @options.count("--hop-length", help="Samples from frame to frame; half of --n-fft if not given.")
-@options.count("--batch-size", default=100, help="Frames between two updates.")
+@options.count("--batch-size", default=128, help="Frames between two updates.")
 @options.silence
 @options.seed
 @click.option(

@@ -155,8 +155,8 @@ def learning_curve(name: str, curve: Sequence[tuple[float, float]]) -> Picture |
     margin = (points[:, 1].max() / points[:, 1].min()) ** 0.08 * 1.001
     bounds = points[:, 1].min() / margin, points[:, 1].max() * margin
     return Picture(
-        f"Learning curve of {name}: the divergence per bin goes from {before:.3g} after {first:,.0f} frames "
-        f"to {after:.3g} after {last:,.0f} frames.",
+        f"Learning curve of {name}: the divergence per bin goes from {before:.3g} after "
+        f"{first:,.0f} frames to {after:.3g} after {last:,.0f} frames.",
         x=_log_axis("Frames learned", (first, last)),
         y=_log_axis("Divergence per bin", bounds),
         path=_curve_path(
