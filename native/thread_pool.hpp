@@ -1,10 +1,14 @@
 // Threads that wait for work. One pool a process: made at first use, made anew in a forked child
 // (where the parent's threads do not exist), joined at exit.
+//
+// Whoever waits looks around for a moment before going to sleep: mini-batches come every half a
+// millisecond, and to be woken takes as long as to solve one. Meanwhile it yields its core.
 #pragma once
 
 #include <pthread.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <functional>
@@ -45,25 +49,31 @@ class ThreadPool {
         std::unique_lock lock(mutex_);
         add_workers(n - 1);
         const auto place = jobs_.insert(jobs_.end(), &job);
+        ++n_posted_;
         lock.unlock();
         for (std::size_t i = 1; i < n; ++i) wake_.notify_one();
         body(0);
         lock.lock();
         if (job.next < job.n) jobs_.erase(place);
+        linger(lock, [&] { return job.n_running == 0; });
         idle_.wait(lock, [&] { return job.n_running == 0; });
     }
 
   private:
     struct Job {
         const Body& body;
-        std::size_t next, n, n_running;
+        std::size_t next, n;
+        std::atomic<std::size_t> n_running;
     };
+
+    static constexpr std::chrono::microseconds PATIENCE{500};
 
     std::mutex mutex_;
     std::condition_variable wake_, idle_;
     std::list<Job*> jobs_;
+    std::atomic<std::size_t> n_posted_{0};
     std::vector<std::thread> workers_;
-    bool stopping_ = false;
+    std::atomic<bool> stopping_{false};
 
     void add_workers(std::size_t n) {
         try {
@@ -73,9 +83,18 @@ class ThreadPool {
         }
     }
 
+    template <class Done> static void linger(std::unique_lock<std::mutex>& lock, Done done) {
+        const auto deadline = std::chrono::steady_clock::now() + PATIENCE;
+        lock.unlock();
+        while (!done() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+        lock.lock();
+    }
+
     void work() {
         std::unique_lock lock(mutex_);
         for (;;) {
+            const std::size_t n_seen = n_posted_;
+            if (jobs_.empty()) linger(lock, [&] { return n_posted_ != n_seen || stopping_; });
             wake_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
             if (stopping_) return;
             Job& job = *jobs_.front();

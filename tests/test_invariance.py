@@ -142,6 +142,28 @@ def test_silence_is_survived_and_learning_goes_on(backend, where):
     assert (model.transform(frames).max(axis=0) > 0).all()
 
 
+def test_a_dictionary_is_drawn_from_the_first_sound_not_from_silence(backend):
+    frames, silence = spectrogram(), np.zeros((300, 33))
+    settings = {"n_components": 4, "random_state": 0, "backend": backend, "shuffle": False}
+    settings |= {"n_passes": 1}
+    sound_alone = ondes.OnlineISNMF(**settings).fit([frames])
+    after_silence = ondes.OnlineISNMF(**settings, batch_size=100).fit([silence, frames])
+    undelayed = ondes.OnlineISNMF(**settings, batch_size=100).fit([frames])
+    np.testing.assert_array_equal(after_silence.components_, undelayed.components_)
+    begun = ondes.OnlineISNMF(**settings).begin(silence).partial_fit(silence)
+    begun.partial_fit(frames)
+    np.testing.assert_array_equal(begun.components_, sound_alone.components_)
+
+
+def test_beginning_learns_nothing(backend):
+    frames = spectrogram()
+    settings = {"n_components": 4, "random_state": 0, "backend": backend}
+    begun = ondes.OnlineISNMF(**settings).begin(frames)
+    assert begun.n_frames_seen_ == 0
+    fitted = ondes.OnlineISNMF(**settings).partial_fit(frames)
+    np.testing.assert_array_equal(begun.partial_fit(frames).components_, fitted.components_)
+
+
 def test_silence_teaches_nothing_and_forgets_nothing(backend):
     frames = spectrogram()
     silence = np.zeros((1000, frames.shape[1]))

@@ -260,7 +260,7 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         first = self.n_passes_ == 1
         for array in arrays:
             frames = self._validate(array, reset=first)
-            if first:
+            if first or not self.is_seeded_:
                 self._begin(frames)
             first = False
             yield self.random_state_.permutation(frames) if self.shuffle else frames
@@ -290,10 +290,8 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         parameters.check(self)
         begun = hasattr(self, "components_")
         frames = self._validate(X, reset=not begun)
-        if not begun:
+        if not begun or not self.is_seeded_:
             self._begin(frames)
-        elif not self.is_seeded_:
-            self._begin(frames)  # all was silence so far: only now can a dictionary be drawn
         for batch in cut(frames, self.batch_size):
             self._learn(batch)
         return self
@@ -468,6 +466,7 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         random_state = check_random_state(self.random_state)
         components = self._first_dictionary(frames, random_state)
         self.random_state_, self.n_frames_seen_ = random_state, 0
+        # Out of silence no dictionary can be drawn: the next frames are asked again.
         self.is_seeded_ = not isinstance(self.init, str) or bool(frames.any())
         self.components_ = components
         self.statistics_ = Statistics.prior(components, self.prior_frames)
