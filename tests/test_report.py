@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from ondes import whole_file
 from ondes.report import ReportContent, Source, describe_excerpt, page, render, write_report
 from ondes.signal.stft import Stft, power
 
@@ -319,7 +320,7 @@ def test_failed_write_leaves_the_old_file_and_no_other(
     path = tmp_path / "report.html"
     path.write_text("precious")
     monkeypatch.setattr(page, "render", lambda content: "new")
-    monkeypatch.setattr(page.os, "fsync", fail)
+    monkeypatch.setattr(whole_file.os, "fsync", fail)
     with pytest.raises(OSError, match=r"report\.html cannot be written: disk full\."):
         write_report(path, make_content(), force=True)
     assert [p.read_text() for p in tmp_path.iterdir()] == ["precious"]

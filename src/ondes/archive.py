@@ -15,7 +15,6 @@ import io
 import json
 import math
 import os
-import secrets
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +24,9 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-__all__ = ["ModelFileError", "check_destination", "pack", "read_whole", "unpack", "write_whole"]
+from ondes.whole_file import write_whole
+
+__all__ = ["ModelFileError", "check_destination", "pack", "read_whole", "unpack", "write_archive"]
 
 FORMAT_VERSION = 1
 JSON_MEMBER = "ondes.json"
@@ -75,21 +76,11 @@ def check_destination(path: str | Path, force: bool = False) -> None:
         raise ModelFileError(path, "cannot be written (its folder is read-only)")
 
 
-def write_whole(path: str | Path, data: bytes, force: bool = False) -> None:
+def write_archive(path: str | Path, data: bytes, force: bool = False) -> None:
     """Put `data` under a name at once: whatever happens, the file is the old one or the new."""
     check_destination(path, force)
-    target = Path(path)
-    draft = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}.part")
     try:
-        try:
-            with draft.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
-        _sync_folder(target.absolute().parent)
+        write_whole(Path(path), data)
     except OSError as error:
         raise ModelFileError(path, f"cannot be written ({error.strerror or error})") from error
 
@@ -104,16 +95,6 @@ def read_whole(path: str | Path) -> bytes:
             return head + file.read()
     except OSError as error:
         raise ModelFileError(path, f"cannot be read ({error.strerror or error})") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # which cannot open folders
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # ---- bytes ----

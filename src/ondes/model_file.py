@@ -17,7 +17,7 @@ from ondes.archive import (
     read_whole,
     sentence_part,
     unpack,
-    write_whole,
+    write_archive,
 )
 from ondes.nmf import parameters
 from ondes.nmf.divergence import Array
@@ -142,7 +142,7 @@ def save(model: OnlineISNMF, path: str | Path, force: bool = False) -> None:
         data = pack(document, CLASSES)
     except ValueError as error:
         raise ModelFileError(path, f"cannot be written: {sentence_part(error)}") from error
-    write_whole(path, data, force)
+    write_archive(path, data, force)
 
 
 def load(path: str | Path) -> OnlineISNMF:

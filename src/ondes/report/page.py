@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.util
-import os
-import secrets
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ondes.report.content import ReportContent, Samples, Source, clock
 from ondes.signal.stft import Stft
+from ondes.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,17 +61,10 @@ def write_report(path: str | Path, content: ReportContent, *, force: bool = Fals
     _check_target(target, force)
     page = render(content).encode("utf-8")
     _check_target(target, force)
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
-        with draft.open("xb") as file:
-            file.write(page)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
+        write_whole(target, page)
     except OSError as error:
         raise OSError(f"{target} cannot be written: {error.strerror or error}.") from error
-    finally:
-        draft.unlink(missing_ok=True)
     return target
 
 
