@@ -18,7 +18,7 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Half an hour on a quiet machine; MUSIC=folder adds real recordings.
+# A quarter of an hour on a quiet machine; MUSIC=folder adds real recordings.
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/kernels.py $(if $(MUSIC),--music $(MUSIC))
 	$(BIN)/python benchmarks/streaming.py
