@@ -52,7 +52,7 @@ def test_transform_does_not_depend_on_the_cut(dtype, cuts):
         if model.backend_ == "native":
             np.testing.assert_array_equal(together, whole)
         elif dtype == np.float64:
-            np.testing.assert_allclose(together, whole, rtol=1e-10, atol=1e-12 * whole.max())
+            np.testing.assert_allclose(together, whole, rtol=1e-12, atol=1e-12 * whole.max())
 
 
 def test_the_order_of_frames_does_not_change_their_activations(backend):
