@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ondes import OnlineISNMF
 from ondes.nmf.backends import native, reference
 from ondes.nmf.divergence import LevelledFrames, level_frames
 from ondes.nmf.penalties import L1, GroupLog
@@ -339,6 +340,17 @@ def test_a_penalty_of_the_users_own_is_left_to_the_reference():
     assert native.unsupported(problem) is None
     assert native.unsupported(replace(problem, penalty=GroupLog(1.0))) is None
     assert "Mine" in native.unsupported(replace(problem, penalty=Mine(1.0)))
+
+
+def test_an_estimator_asked_for_the_kernel_says_where_numpy_steps_in():
+    class Mine(L1):
+        pass
+
+    frames = np.random.default_rng(0).exponential(size=(20, 4))
+    model = OnlineISNMF(2, backend="native", penalty=Mine(1.0))
+    with pytest.warns(RuntimeWarning, match="not Mine. NumPy does this instead"):
+        model.partial_fit(frames)
+    assert model.backend_ == "reference"
 
 
 def test_wrong_shapes_and_types_are_refused():

@@ -155,8 +155,7 @@ def _activations(mixture: Samples, sources: Sources, how: dict[str, Any]) -> Arr
     audio = AudioSettings(sources.sr, sources.stft)
     frames = np.concatenate(list(power_frames([mixture], audio)))
     rows = sources.dictionary
-    # All rows are frozen: to learn from a frame only sets the estimator up.
-    model = OnlineISNMF(len(rows), init=rows, frozen=rows, **how).partial_fit(frames[:1])
+    model = OnlineISNMF(len(rows), init=rows, **how).begin(frames)
     return model.transform(frames)
 
 

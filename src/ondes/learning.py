@@ -20,7 +20,7 @@ from ondes.signal.audio import AudioError, RawFormat, find_recordings
 from ondes.signal.batches import Batches
 from ondes.signal.stft import Stft
 
-__all__ = ["LearningProgress", "divergence_of", "go_on_learning", "learn", "running_divergence"]
+__all__ = ["LearningProgress", "divergence_of", "go_on_learning", "learn"]
 
 DEFAULT_SR = 22050
 SEED_FRAMES = 3000  # the first dictionary is drawn from so many; one mini-batch is too alike
@@ -160,7 +160,7 @@ def go_on_learning(
         arriving = signals.until_one_comes(iter(batches))
         for batch in arriving if _has_learned(model) else _begun(model, arriving):
             model.partial_fit(batch)
-            n_frames, divergence = model.n_frames_seen_, running_divergence(model)
+            n_frames, divergence = model.n_frames_seen_, model.statistics_.divergence_per_bin
             if not curve or n_frames >= CURVE_GROWTH * curve[-1][0]:
                 curve.append((n_frames, divergence))
             if progress is not None:
@@ -171,7 +171,7 @@ def go_on_learning(
             raise KeyboardInterrupt
         raise ValueError("There is no sound to learn from in what was given; give recordings.")
     names = [str(source) for source in sources] if isinstance(sources, list) else ["stream"]
-    end = (model.n_frames_seen_, running_divergence(model))
+    end = (model.n_frames_seen_, model.statistics_.divergence_per_bin)
     model.provenance_ = Provenance(
         learning_curve=np.array(curve if curve[-1] == end else [*curve, end], dtype=np.float64),
         files=(*before.files, *names)[:MAX_FILES_NAMED],
@@ -213,14 +213,6 @@ def divergence_of(
         n_frames += int(np.count_nonzero(frames.any(axis=1)))
         total -= float(model.score_samples(frames).sum())
     return n_frames, total / n_frames if n_frames else float("nan")
-
-
-def running_divergence(model: OnlineISNMF) -> float:
-    """Divergence per bin of the frames that a model still remembers, each as it was met."""
-    statistics = model.statistics_
-    if statistics.n_frames == 0:
-        return 0.0
-    return float(statistics.divergence / statistics.n_frames / model.n_features_in_)
 
 
 def _has_learned(model: OnlineISNMF) -> bool:

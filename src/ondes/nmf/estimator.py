@@ -503,8 +503,7 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _report_pass(self) -> None:
         if self.verbose:
-            n_bins = self.components_.shape[1]
-            cost = self.statistics_.divergence / max(self.statistics_.n_frames, 1e-300) / n_bins
+            cost = self.statistics_.divergence_per_bin
             print(
                 f"[ondes] pass {self.n_passes_}/{self.n_passes}, {self.n_frames_seen_} frames, "
                 f"divergence {cost:.4f} per bin, backend {self.backend_}",

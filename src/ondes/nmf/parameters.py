@@ -126,4 +126,4 @@ def _one_of(name: str, value: Any, names: tuple[str, ...]) -> None:
 def _instance(estimator: Any, name: str, kind: Any) -> None:
     value = getattr(estimator, name)
     if value is not None and (isinstance(value, type) or not isinstance(value, kind)):
-        raise TypeError(f"{name}={value!r} must be a {kind.__name__} or None.")
+        raise TypeError(f"{name}={value!r} is no {kind.__name__}; give one, or None.")

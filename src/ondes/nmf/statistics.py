@@ -50,6 +50,13 @@ class Statistics:
         weight = np.full(dictionary.shape, n_frames * n_bins / n_components)
         return cls(weight * dictionary**2, weight, 0.0, float(n_frames))
 
+    @property
+    def divergence_per_bin(self) -> float:
+        """The running cost: of the frames remembered, each as it was met; zero for none."""
+        if self.n_frames == 0:
+            return 0.0
+        return float(self.divergence / self.n_frames / self.numerator.shape[1])
+
     def __add__(self, other: Statistics) -> Statistics:
         return Statistics(
             self.numerator + other.numerator,

@@ -49,21 +49,24 @@ def kernel_is_built() -> bool:
 
 
 def choose(name: str, problem: Problem, n_frames: int = 0) -> Backend:
-    """The backend called `name`, or `reference` where `problem` is beyond it.
+    """The backend called `name`, or `reference` where `problem` is beyond it: then it says so.
 
-    `auto` is `native` where it was built. `n_frames` only decides whether its absence is worth a
-    warning.
+    `auto` is `native` where it was built, and takes `reference` without a word. `n_frames` only
+    decides whether the kernel's absence is worth a warning.
     """
     if name not in NAMES:
         raise ValueError(f"backend={name!r} is not one of {', '.join(NAMES)}.")
+    chosen = name
     if name == "auto":
-        name = "native" if kernel_is_built() else "reference"
-        if name == "reference":
+        chosen = "native" if kernel_is_built() else "reference"
+        if chosen == "reference":
             _warn_of_missing_kernel(problem, n_frames)
-    backend: Backend = importlib.import_module(f"ondes.nmf.backends.{name}")
+    backend: Backend = importlib.import_module(f"ondes.nmf.backends.{chosen}")
     obstacle = backend.unsupported(problem)
     if obstacle is None:
         return backend
+    if name != "auto":
+        warnings.warn(f"{obstacle} NumPy does this instead.", RuntimeWarning, stacklevel=4)
     return importlib.import_module("ondes.nmf.backends.reference")
 
 
