@@ -13,7 +13,7 @@ import numpy as np
 
 from ondes.signal.audio import open_blocks, probe
 from ondes.signal.batches import Batches
-from ondes.signal.frame_reader import FrameReader, FrameSettings, Place
+from ondes.signal.frame_reader import FrameReader, FrameSettings
 from ondes.signal.stft import Stft
 
 WESNOTH = "usr/share/games/wesnoth/1.16/data/core/music"
@@ -37,7 +37,7 @@ class Frontend:
 
     sr: int = 11025
     n_fft: int = 512
-    silence: float = -60.0  # decibels below the loudest frame so far of the recording
+    silence: float = -60.0  # decibels below the loudest frame of the recording
 
     @property
     def stft(self) -> Stft:
@@ -103,14 +103,14 @@ def shuffled_frames(
 
 def frames_between(path: Path, start_s: float, end_s: float, frontend: Frontend) -> np.ndarray:
     """Frames of one recording from second to second, in their order, silent ones left out."""
-    how = FrameSettings(frontend.stft, frontend.sr, frontend.silence, 65536, None)
-    per_second = frontend.sr / frontend.stft.hop_length
-    reader = FrameReader(path, Place(0, round(start_s * per_second)), how)
-    taken = [reader.take(1000)]
-    while reader.place.frame < end_s * per_second and len(taken[-1]):
-        taken.append(reader.take(round(end_s * per_second) - reader.place.frame))
+    first, end = (
+        round(second * frontend.sr / frontend.stft.hop_length) for second in (start_s, end_s)
+    )
+    reader = FrameReader(path, FrameSettings(frontend.stft, frontend.sr), first)
+    frames = reader.take(end - first)
     reader.close()
-    return np.concatenate(taken)
+    energy = frames.sum(axis=1)
+    return frames[energy > 10 ** (frontend.silence / 10) * energy.max()]
 
 
 def samples(path: Path, sr: int, seconds: float | None = None) -> np.ndarray:

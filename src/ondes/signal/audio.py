@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 Samples = NDArray[np.float32]
+
+RESAMPLER_WARM_UP = 4096  # samples after which soxr has forgotten that there was a start
 
 SUFFIXES = tuple(
     f".{suffix}"
@@ -108,6 +111,8 @@ class AudioInfo:
         Samples in each channel. Exact where libsndfile reads the file, as its container declares
         elsewhere, None where nothing says.
     format : str
+    can_jump : bool
+        Whether reading may begin at any sample without what comes before it.
     """
 
     path: Path
@@ -115,6 +120,7 @@ class AudioInfo:
     channels: int
     n_samples: int | None
     format: str
+    can_jump: bool = False
 
     @property
     def seconds(self) -> float | None:
@@ -122,19 +128,27 @@ class AudioInfo:
         return None if self.n_samples is None else self.n_samples / self.sr
 
 
-def probe(path: str | Path) -> AudioInfo:
+def probe(path: str | Path, raw: RawFormat | None = None) -> AudioInfo:
     """Open a recording just to see what it is.
+
+    Parameters
+    ----------
+    path : str or Path
+    raw : RawFormat, optional
+        What the samples are where no header says.
 
     Raises
     ------
     AudioError
         Where it cannot be read, or is seen to be cut short.
     """
-    decoder = open_decoder(path)
+    decoder = open_decoder(path, raw)
     try:
-        return AudioInfo(
-            Path(path), decoder.sr, decoder.channels, decoder.n_samples, decoder.format
-        )
+        n_samples = decoder.n_samples
+        if raw is not None and Path(path).is_file():
+            n_samples = Path(path).stat().st_size // raw.bytes_a_sample
+        facts = (decoder.sr, decoder.channels, n_samples, decoder.format, decoder.is_seek_exact)
+        return AudioInfo(Path(path), *facts)
     finally:
         decoder.close()
 
@@ -161,8 +175,10 @@ class AudioBlocks:
         mono: bool,
         block_size: int,
         start: int,
+        is_start_exact: bool,
     ) -> None:
         self._decoder, self._name, self._mono = decoder, name, mono
+        self._is_start_exact = is_start_exact
         self.sr = decoder.sr if sr is None else sr
         self.channels = decoder.channels
         n = decoder.n_samples
@@ -214,14 +230,23 @@ class AudioBlocks:
     def _pieces(self, start: int) -> Iterator[Samples]:
         """Samples from `start` on, at the output rate, as they come."""
         to_skip, is_native = start, self.sr == self._decoder.sr
-        if start and is_native and self._decoder.is_seek_exact:
-            whole_reads = start // READ_LENGTH * READ_LENGTH
-            self._decoder.seek(whole_reads)
-            to_skip -= whole_reads
+        if start and self._decoder.is_seek_exact and (is_native or not self._is_start_exact):
+            to_skip -= self._jump(start)
         for piece in self._mixed() if is_native else self._resampled():
             if len(piece) > to_skip:
                 yield piece[to_skip:]
             to_skip = max(0, to_skip - len(piece))
+
+    def _jump(self, start: int) -> int:
+        """Go near a sample, where the resampler's phase is zero again; returns where that is."""
+        shared = math.gcd(self.sr, self._decoder.sr)
+        ours, theirs = self.sr // shared, self._decoder.sr // shared
+        if ours == theirs:
+            jumped = start // READ_LENGTH * READ_LENGTH
+        else:
+            jumped = max(0, start - RESAMPLER_WARM_UP) // ours * ours
+        self._decoder.seek(jumped // ours * theirs)
+        return jumped
 
     def _resampled(self) -> Iterator[Samples]:
         width = 1 if self._mono else self.channels
@@ -256,6 +281,7 @@ def open_blocks(
     block_size: int = 65536,
     start: int = 0,
     raw: RawFormat | None = None,
+    is_start_exact: bool = True,
 ) -> AudioBlocks:
     """Open a recording and read it in float32 blocks, at constant memory.
 
@@ -273,6 +299,9 @@ def open_blocks(
         First sample to give, counted at `sr`, as if all before it were read and discarded.
     raw : RawFormat, optional
         What the samples are where no header says.
+    is_start_exact : bool
+        False: a recording that is resampled may be entered just before `start`, which spares
+        reading all before it, and gives the same samples but for rounding.
 
     Returns
     -------
@@ -298,4 +327,12 @@ def open_blocks(
         )
     name = str(source) if isinstance(source, (str, Path)) else "stream"
     decoder = open_decoder(source, raw)
-    return AudioBlocks(decoder, name, sr=sr, mono=mono, block_size=block_size, start=start)
+    return AudioBlocks(
+        decoder,
+        name,
+        sr=sr,
+        mono=mono,
+        block_size=block_size,
+        start=start,
+        is_start_exact=is_start_exact,
+    )

@@ -1,18 +1,19 @@
 """Mini-batches of power frames, shuffled over many recordings.
 
-Work goes in rounds. A round draws frames in turn from a few open recordings, mixes them with a
-generator seeded by (seed, pass, round), and cuts them into whole batches. Where a round starts is a
-few numbers, so a stopped run goes on by drawing that round again: no frame is ever stored.
+Work goes in rounds. A round is the frames of some segments (see `ondes.signal.segments`), without
+the silent ones, mixed by a generator seeded with (seed, pass, round) and cut into batches. Where a
+round starts is a few numbers, so a stopped run goes on by drawing that round again: no frame is
+ever stored.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
@@ -23,16 +24,17 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.signal.audio import AudioError, RawFormat, canonical_order, probe
-from ondes.signal.frame_reader import FrameReader, FrameSettings, Place
+from ondes.signal.audio import AudioError, RawFormat, canonical_order
+from ondes.signal.frame_reader import FrameSettings
+from ondes.signal.segment_reader import SegmentReader
+from ondes.signal.segments import PassOrder, Recording, Segment, Source, is_stream, survey
 from ondes.signal.stft import Stft
 
 __all__ = ["Batches"]
 
 Frames = NDArray[np.float32]
-Source = str | Path | BinaryIO
+Loudest = dict[int, float]  # by recording: the energy of its loudest frame so far
 
-FRAMES_A_TURN = 64
 STOP_WAIT_S = 2.0
 
 
@@ -42,10 +44,11 @@ class _Position:
 
     n_pass: int = 0
     n_round: int = 0
-    next_file: int = 0
-    places: tuple[Place, ...] = ()
+    n_unmeasured: int = 0  # recordings of unknown length that are done
+    frame: int = 0  # of the next one
     n_read: int = 0
     n_given: int = 0
+    loudest: Loudest = field(default_factory=dict)
 
 
 @dataclass
@@ -54,7 +57,7 @@ class _Round:
     end: _Position
     frames: Frames
     order: NDArray[np.intp]
-    failures: list[AudioError] = field(default_factory=list)
+    failures: list[AudioError]
 
 
 class Batches:
@@ -62,7 +65,7 @@ class Batches:
 
     The sequence is a function of the set of recordings, the settings and the seed: not of the
     order the recordings are named in, the block size, or whether they are decoded ahead.
-    Iterating goes on from the current position; all batches but the last of a pass are full.
+    Iterating goes on from the current position; all batches but the last of a round are full.
 
     Parameters
     ----------
@@ -80,11 +83,13 @@ class Batches:
         Frames this many decibels below the loudest so far of their recording are left out, and
         so are frames of zeros; None keeps all.
     n_open : int
-        Recordings to draw from at a time.
+        Recordings to draw from at a time, of those that cannot be read from the middle.
     buffer_size : int
-        Frames to shuffle among: rounded down to whole batches, at least one.
+        Frames in a round, about: they are shuffled among each other.
+    segment_size : int
+        Frames of a recording in a row, about, before the next segment is drawn from anywhere.
     prefetch : int
-        Buffers to fill ahead in a thread; 0 reads in line.
+        Rounds to draw ahead in a thread; 0 reads in line.
     block_size : int
         Samples to transform at a time.
     raw : RawFormat, optional
@@ -114,28 +119,33 @@ class Batches:
         seed: int = 0,
         n_passes: int = 1,
         silence: float | None = -60.0,
-        n_open: int = 8,
+        n_open: int = 32,
         buffer_size: int = 8192,
+        segment_size: int = 1024,
         prefetch: int = 1,
-        block_size: int = 65536,
+        block_size: int = 32768,
         raw: RawFormat | None = None,
         on_error: Callable[[str, AudioError], object] | None = None,
     ) -> None:
-        for name, value in {"batch_size": batch_size, "n_open": n_open, "sr": sr}.items():
+        counts = {"batch_size": batch_size, "n_open": n_open, "segment_size": segment_size}
+        for name, value in {**counts, "sr": sr}.items():
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}.")
         self.sources: list[Source] = _as_list(sources)
-        if n_passes > 1 and any(_is_stream(source) for source in self.sources):
+        if n_passes > 1 and any(map(is_stream, self.sources)):
             raise ValueError("A stream can be heard only once: n_passes must be 1.")
         self.batch_size, self.seed, self.n_passes = batch_size, seed, n_passes
-        self.n_open, self.prefetch, self.on_error = n_open, prefetch, on_error
-        self.n_buffered = max(1, buffer_size // batch_size) * batch_size
-        self.how = FrameSettings(stft, sr, silence, block_size, raw)
+        self.silence, self.n_open = silence, n_open
+        self.prefetch, self.on_error = prefetch, on_error
+        self.round_size = max(batch_size, buffer_size)
+        self.segment_size = min(segment_size, self.round_size)
+        self.how = FrameSettings(stft, sr, block_size, raw)
         self._position = _Position()
         self._n_done = 0.0
         self._reported: set[str] = set()
 
     def __iter__(self) -> Iterator[Frames]:
+        self._report([bad.failure for bad in self.recordings if bad.failure is not None])
         stop = threading.Event()
         rounds = self._rounds(self._position, stop)
         if self.prefetch:
@@ -146,20 +156,52 @@ class Batches:
                 yield from self._cut(drawn)
                 self._position, self._n_done = drawn.end, drawn.end.n_read
 
+    @cached_property
+    def recordings(self) -> list[Recording]:
+        """What is known of each source; found at first use."""
+        return survey(self.sources, self.how)
+
     def state(self) -> dict[str, Any]:
-        """Position after the last batch given, small and ready for JSON."""
-        return {"settings": self._fingerprint, "position": astuple(self._position)}
+        """Position after the last batch given, ready for JSON: a few numbers a recording."""
+        *position, loudest = astuple(self._position)
+        return {
+            "settings": self._fingerprint,
+            "recordings": [[each.name, each.sr, each.n_samples] for each in self.recordings],
+            "position": position,
+            "loudest": [list(pair) for pair in loudest.items()],
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go to the position of a `state` of the same recordings and settings."""
+        """Go to the position of a `state` of the same recordings and settings.
+
+        Raises
+        ------
+        ValueError
+            Where a recording came, went or changed, or a setting is another.
+        """
+        self._check_same(state["recordings"])
         if state["settings"] != self._fingerprint:
-            raise ValueError(
-                "The saved position is of other recordings or settings: start again without it."
-            )
-        n_pass, n_round, next_file, places, n_read, n_given = state["position"]
-        opened = tuple(Place(*place) for place in places)
-        self._position = _Position(n_pass, n_round, next_file, opened, n_read, n_given)
-        self._n_done = n_read
+            raise ValueError("The saved position is of other settings: start again without it.")
+        loudest = {int(file): float(energy) for file, energy in state["loudest"]}
+        n_pass, n_round, n_unmeasured, frame, n_read, n_given = map(int, state["position"])
+        self._position = _Position(
+            n_pass, n_round, n_unmeasured, frame, n_read, n_given, loudest=loudest
+        )
+        self._n_done = self._position.n_read
+
+    def _check_same(self, before: list[list[Any]]) -> None:
+        names = [each.name for each in self.recordings]
+        names_before = [name for name, _, _ in before]
+        for name in sorted(set(names_before) - set(names)):
+            raise ValueError(f"{name} is gone since the position was saved: bring it back.")
+        for name in sorted(set(names) - set(names_before)):
+            raise ValueError(f"{name} is new since the position was saved: leave it out for now.")
+        for each, (name, sr, n_samples) in zip(self.recordings, before, strict=True):
+            if (each.name, each.sr, each.n_samples) != (name, sr, n_samples):
+                raise ValueError(
+                    f"{each.name} has {each.n_samples} samples at {each.sr} Hz, and had "
+                    f"{n_samples} at {sr} Hz when the position was saved: bring it back as it was."
+                )
 
     @property
     def seconds_done(self) -> float:
@@ -170,23 +212,15 @@ class Batches:
     @cached_property
     def seconds_total(self) -> float | None:
         """Seconds of sound in all passes, without the bad recordings; None where unknown."""
-        total = 0.0
-        for source in self.sources:
-            if _is_stream(source) or self.how.raw is not None:
-                return None
-            with contextlib.suppress(AudioError):
-                seconds = probe(cast(Path, source)).seconds
-                if seconds is None:
-                    return None
-                total += seconds
-        return total * self.n_passes
+        each = [recording.seconds for recording in self.recordings]
+        known = [seconds for seconds in each if seconds is not None]
+        return sum(known) * self.n_passes if len(known) == len(each) else None
 
     @cached_property
     def _fingerprint(self) -> str:
-        names = [Path(source).name for source in self.sources if isinstance(source, (str, Path))]
         stft, how = self.how.stft, self.how
-        settings = [names, stft.n_fft, stft.hop_length, stft.window, how.sr, how.silence]
-        settings += [self.batch_size, self.n_buffered, self.n_open, self.seed]
+        settings = [stft.n_fft, stft.hop_length, stft.window, how.sr, self.silence, self.batch_size]
+        settings += [self.round_size, self.segment_size, self.n_open, self.seed]
         return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
 
     def _report(self, failures: list[AudioError]) -> None:
@@ -208,49 +242,70 @@ class Batches:
             yield drawn.frames[rows]
 
     def _rounds(self, position: _Position, stop: threading.Event) -> Generator[_Round]:
-        readers = deque(self._open(place) for place in position.places)
-        try:
-            while position.n_pass < self.n_passes and not stop.is_set():
-                drawn = self._draw(position, readers, stop)
-                position = drawn.end
-                yield drawn
-        finally:
-            for reader in readers:
-                reader.close()
+        with contextlib.closing(SegmentReader(self.sources, self.recordings, self.how)) as readers:
+            while position.n_pass < self.n_passes:
+                order = self.order_of_pass(position.n_pass)
+                n_pass = position.n_pass
+                while position.n_pass == n_pass and not stop.is_set():
+                    drawn = self._draw(position, order, readers, stop)
+                    position = drawn.end
+                    yield drawn
+                if stop.is_set():
+                    return
 
-    def _draw(self, start: _Position, readers: deque[FrameReader], stop: threading.Event) -> _Round:
-        """Fill a buffer from the open recordings in turn, opening the next where one ends."""
-        frames = np.empty((self.n_buffered, self.how.stft.n_bins), np.float32)
-        files = self._generator(start.n_pass, 0).permutation(len(self.sources))
-        n, n_read, next_file = 0, start.n_read, start.next_file
-        failures = []
-        while n < self.n_buffered and not stop.is_set():
-            while len(readers) < self.n_open and next_file < len(files):
-                readers.append(self._open(Place(int(files[next_file]))))
-                next_file += 1
-            if not readers:
-                break
-            reader = readers.popleft()
-            wanted, before = min(FRAMES_A_TURN, self.n_buffered - n), reader.place.frame
-            taken = reader.take(wanted)
-            frames[n : n + len(taken)] = taken
-            n += len(taken)
-            n_read += reader.place.frame - before
-            if len(taken) == wanted:
-                readers.append(reader)
+    def order_of_pass(self, n_pass: int) -> PassOrder:
+        """The segments of a pass, in rounds."""
+        return PassOrder(
+            self.recordings,
+            self._generator(n_pass, 0),
+            segment_size=self.segment_size,
+            round_size=self.round_size,
+            n_open=self.n_open,
+        )
+
+    def _draw(
+        self, start: _Position, order: PassOrder, readers: SegmentReader, stop: threading.Event
+    ) -> _Round:
+        end = replace(start, n_round=start.n_round + 1, n_given=0)
+        if start.n_round < order.n_rounds:
+            segments = order.segments(start.n_round)
+            read = ((each.file, readers.read(each)) for each in segments if not stop.is_set())
+            frames, loudest, n_read = self._sounding(read, start.loudest)
+        elif start.n_unmeasured < len(order.unmeasured):
+            file = order.unmeasured[start.n_unmeasured]
+            part = readers.read(Segment(file, start.frame, self.round_size))
+            frames, loudest, n_read = self._sounding(iter([(file, part)]), start.loudest)
+            is_over = n_read < self.round_size
+            end = replace(end, frame=0 if is_over else start.frame + n_read)
+            end = replace(end, n_unmeasured=start.n_unmeasured + is_over)
+        else:
+            frames, loudest, n_read = self._sounding(iter([]), start.loudest)
+        end = replace(end, n_read=start.n_read + n_read, loudest=loudest)
+        if end.n_round >= order.n_rounds and end.n_unmeasured == len(order.unmeasured):
+            end = _Position(start.n_pass + 1, n_read=end.n_read, loudest=loudest)
+        mixed = self._generator(start.n_pass, start.n_round + 1).permutation(len(frames))
+        return _Round(start, end, frames, mixed, readers.failures())
+
+    def _sounding(
+        self, parts: Iterator[tuple[int, Frames]], before: Loudest
+    ) -> tuple[Frames, Loudest, int]:
+        """The frames with sound, the loudest of each recording so far, and how many were read."""
+        kept = [np.empty((0, self.how.stft.n_bins), np.float32)]
+        loudest, n_read = dict(before), 0
+        for file, of_file in itertools.groupby(parts, key=lambda part: part[0]):
+            frames = [part for _, part in of_file]
+            n_read += sum(map(len, frames))
+            if self.silence is None:
+                kept += frames
                 continue
-            reader.close()
-            if reader.failure is not None:
-                failures.append(reader.failure)
-        places = tuple(reader.place for reader in readers)
-        end = _Position(start.n_pass, start.n_round + 1, next_file, places, n_read)
-        if n < self.n_buffered:
-            end = _Position(start.n_pass + 1, n_read=n_read)
-        order = self._generator(start.n_pass, start.n_round + 1).permutation(n)
-        return _Round(start, end, frames, order, failures)
-
-    def _open(self, place: Place) -> FrameReader:
-        return FrameReader(self.sources[place.file], place, self.how)
+            energies = [part.sum(axis=1) for part in frames]
+            peaks = [float(energy.max()) for energy in energies if len(energy)]
+            loudest[file] = max([loudest.get(file, 0.0), *peaks])
+            threshold = np.float32(10 ** (self.silence / 10)) * np.float32(loudest[file])
+            kept += [
+                part[energy > threshold] for part, energy in zip(frames, energies, strict=True)
+            ]
+        return np.concatenate(kept), loudest, n_read
 
     def _generator(self, *key: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *key])
@@ -262,10 +317,6 @@ def _as_list(sources: Source | Iterable[str | Path]) -> list[Source]:
     if hasattr(sources, "read"):
         return [cast(BinaryIO, sources)]
     return list(canonical_order(sources))
-
-
-def _is_stream(source: Source) -> bool:
-    return not isinstance(source, (str, Path)) or str(source) == "-"
 
 
 def _ahead(rounds: Generator[_Round], n: int, stop: threading.Event) -> Generator[_Round]:

@@ -41,6 +41,11 @@ class RawFormat:
         if self.encoding not in _BYTES:
             raise ValueError(f"No encoding {self.encoding!r}: choose one of {', '.join(_BYTES)}.")
 
+    @property
+    def bytes_a_sample(self) -> int:
+        """Of all channels together."""
+        return self.channels * _BYTES[self.encoding]
+
 
 class PcmDecoder:
     """WAV with or without a length, or raw samples, from anything with a `read`."""
