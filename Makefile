@@ -4,7 +4,13 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard native/*)
 
-.PHONY: demo test check bench gate sanitize leaks picture clean
+AUDIO ?= audio
+QUICK ?=
+PEERS := .venv/.peers
+SECONDS ?= 60
+HOURS ?= 10
+
+.PHONY: demo test check bench gate sanitize leaks picture audio paper race fuzz soak clean
 
 demo: $(INSTALLED)
 	$(BIN)/ondes demo --force
@@ -25,6 +31,32 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/figures.py
 	$(if $(MUSIC),$(BIN)/python experiments/why_the_default.py $(MUSIC))
 
+# Real recordings for `paper` and `race`, from Debian's packages; not installed, not kept.
+audio:
+	sh experiments/fetch_audio.sh $(AUDIO)
+
+# The paper's figures on real music, and docs/results.md; QUICK=--quick shows them in minutes.
+paper: $(INSTALLED)
+	$(BIN)/python experiments/small.py --audio $(AUDIO) $(QUICK)
+	$(BIN)/python experiments/medium.py --audio $(AUDIO) $(QUICK)
+	$(BIN)/python experiments/large.py --audio $(AUDIO) $(QUICK)
+	$(BIN)/python experiments/page.py $(QUICK)
+
+# Against what users have today, separation, and scale. On a quiet machine.
+race: $(PEERS)
+	$(BIN)/python benchmarks/race.py --audio $(AUDIO) $(QUICK)
+	$(BIN)/python benchmarks/separation.py --audio $(AUDIO) $(QUICK)
+	$(BIN)/python benchmarks/scale.py --audio $(AUDIO) $(QUICK)
+	$(BIN)/python experiments/page.py $(QUICK)
+
+# Damaged model files, checkpoints and recordings, for so many SECONDS.
+fuzz: $(INSTALLED)
+	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS)
+
+# So many HOURS of a stream, with separation beside it: memory stays flat.
+soak: $(INSTALLED)
+	$(BIN)/python tests/soak.py --hours $(HOURS)
+
 # Instruction counts of the kernel against those kept in benchmarks/gate.json.
 gate: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python benchmarks/gate.py
@@ -44,6 +76,10 @@ $(INSTALLED): $(SOURCES)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --editable . --group dev
+	touch $@
+
+$(PEERS): $(INSTALLED)
+	$(BIN)/pip install --quiet --group peers
 	touch $@
 
 clean:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ondes.nmf.divergence import Array
 
-CANDIDATES = 3000  # frames that k-means++ looks at; more cost time and change little
+CANDIDATES = 1000  # frames that k-means++ looks at; more cost time and change nothing
 _KMEANS_ROUNDS = 2
 _SPREAD = 0.5  # log-normal width of the variations made where frames are too few
 
@@ -37,6 +37,7 @@ def cluster_centres(frames: Array, n_components: int, rng: np.random.RandomState
     Takes and returns what `random_frames` does.
     """
     frames = frames[rng.permutation(len(frames))[:CANDIDATES]].astype(np.float64)
+    mean_logs = np.log(frames).mean(axis=1)
     n_trials = 2 + int(np.log(n_components)) if n_components > 1 else 1
     chosen: list[int] = []
     nearest = np.ones(len(frames))
@@ -44,7 +45,7 @@ def cluster_centres(frames: Array, n_components: int, rng: np.random.RandomState
         cumulated = np.cumsum(nearest)
         draws = rng.uniform(size=n_trials) * cumulated[-1]
         trials = np.minimum(np.searchsorted(cumulated, draws, side="right"), len(frames) - 1)
-        distances = _gain_free_divergence(frames, frames[trials])
+        distances = _gain_free_divergence(frames, mean_logs, frames[trials])
         if chosen:
             distances = np.minimum(distances, nearest[:, None])
         best = int(distances.sum(axis=0).argmin())
@@ -53,7 +54,7 @@ def cluster_centres(frames: Array, n_components: int, rng: np.random.RandomState
         chosen.append(int(trials[best]))
     centres = frames[chosen]
     for _ in range(_KMEANS_ROUNDS if 0 < len(chosen) < len(frames) else 0):
-        label = _gain_free_divergence(frames, centres).argmin(axis=1)
+        label = _gain_free_divergence(frames, mean_logs, centres).argmin(axis=1)
         for k in np.unique(label):
             members = frames[label == k]
             gain = (members / centres[k]).mean(axis=1, keepdims=True)
@@ -61,11 +62,10 @@ def cluster_centres(frames: Array, n_components: int, rng: np.random.RandomState
     return _unit_rows(_fill(centres, n_components, rng))
 
 
-def _gain_free_divergence(frames: Array, centres: Array) -> Array:
+def _gain_free_divergence(frames: Array, mean_logs: Array, centres: Array) -> Array:
     """log mean(v/c) − mean log(v/c): the divergence per bin of each frame from each centre."""
     mean_ratio = frames @ (1 / centres).T / frames.shape[1]
-    mean_log = np.log(frames).mean(axis=1)[:, None] - np.log(centres).mean(axis=1)
-    divergence: Array = np.log(mean_ratio) - mean_log
+    divergence: Array = np.log(mean_ratio) - mean_logs[:, None] + np.log(centres).mean(axis=1)
     return np.maximum(divergence, 0)
 
 
