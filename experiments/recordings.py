@@ -89,14 +89,7 @@ def shuffled_frames(
     paths: list[Path], frontend: Frontend, n_frames: int | None = None, seed: int = 0
 ) -> np.ndarray:
     """Frames of all recordings in one random order, float32; the first `n_frames` of them."""
-    batches = Batches(
-        paths,
-        frontend.stft,
-        frontend.sr,
-        1000,
-        silence=frontend.silence,
-        on_error=lambda *_: None,  # one track is shorter than its header says
-    )
+    batches = Batches(paths, frontend.stft, frontend.sr, 1000, silence=frontend.silence)
     frames = np.concatenate(list(batches))
     return frames[np.random.default_rng(seed).permutation(len(frames))[:n_frames]]
 

@@ -103,6 +103,31 @@ def test_lossy_files_start_late_as_if_read_from_the_beginning(tmp_path, suffix):
         assert np.array_equal(read(path, start=65_537), read(path)[65_537:])
 
 
+@pytest.mark.parametrize(("n_missing", "is_refused"), [(4000, False), (40_000, True)])
+def test_an_ogg_may_count_a_little_more_than_it_has(tmp_path, n_missing, is_refused):
+    path = save(tmp_path / "a.ogg", noise(100_000))
+    n_samples, data = len(read(path)), path.read_bytes()
+    start = data.rindex(b"OggS")
+    page = bytearray(data[start:])
+    counted = int.from_bytes(page[6:14], "little") + n_missing
+    page[6:14], page[22:26] = counted.to_bytes(8, "little"), bytes(4)
+    page[22:26] = ogg_checksum(page).to_bytes(4, "little")
+    path.write_bytes(data[:start] + page)
+    assert probe(path).n_samples == 100_000 + n_missing
+    with pytest.raises(AudioError, match="cut short") if is_refused else contextlib.nullcontext():
+        assert n_samples <= len(read(path)) < n_samples + n_missing
+
+
+def ogg_checksum(page):
+    """CRC-32 of polynomial 0x04c11db7 with neither reflection nor inversion: RFC 3533."""
+    value = 0
+    for byte in page:
+        value ^= byte << 24
+        for _ in range(8):
+            value = (value << 1 ^ (0x04C11DB7 if value >> 31 else 0)) & 0xFFFFFFFF
+    return value
+
+
 def test_every_block_but_the_last_is_full(tmp_path):
     path = save(tmp_path / "a.wav", noise(10_001))
     assert [len(block) for block in open_blocks(path, block_size=4000)] == [4000, 4000, 2001]

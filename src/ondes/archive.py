@@ -12,9 +12,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
+import itertools
 import json
 import math
 import os
+import re
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,8 +34,15 @@ FORMAT_VERSION = 1
 JSON_MEMBER = "ondes.json"
 DTYPES = ("<f8", "<f4", "<i8", "<i4", "<u4", "|b1")
 MT19937_WORDS = 624
+MAX_VERSION = 10**6
+# No small file may fill the memory. An empty list is 3 bytes of text and 64 of memory, so beyond
+# the free ones each sign of a value must have this much text; empty members are out of proportion
+# as much.
+FREE_SIGNS, TEXT_A_SIGN = 2**17, 12
+MAX_MEMBERS = 1000
 
 _HEAD, _NAME_AT = b"PK\x03\x04", 30  # a zip's first member's name lies 30 bytes in
+_ENTRY = b"PK\x01\x02"  # opens a member's entry in the archive's directory
 _DIGEST = b"sha256:"
 _N_HEX = 64
 DAMAGED = "is damaged or cut short; copy it again, or go back to a backup"
@@ -117,10 +126,13 @@ def pack(document: dict[str, Any], classes: Iterable[type]) -> bytes:
     """
     members: dict[str, bytes] = {}
     tree = {"format": FORMAT_VERSION, **_encode(document, "", frozenset(classes), members)}
-    text = json.dumps(tree, allow_nan=False, ensure_ascii=True, indent=1)
+    text = json.dumps(tree, allow_nan=False, ensure_ascii=True, indent=1).encode()
+    _check_values(text)
+    if len(members) >= MAX_MEMBERS:
+        raise ValueError(f"it has more than {MAX_MEMBERS - 1} arrays; join some")
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, data in {JSON_MEMBER: text.encode(), **members}.items():
+        for name, data in {JSON_MEMBER: text, **members}.items():
             member = zipfile.ZipInfo(name)  # dated 1980: the bytes depend on the content alone
             member.create_system, member.external_attr = 3, 0o644 << 16
             archive.writestr(member, data)
@@ -142,9 +154,11 @@ def unpack(data: bytes, path: str | Path, classes: Iterable[type]) -> dict[str, 
         raise ModelFileError(path, DAMAGED)
     try:
         members = _members(data)
-        tree = json.loads(members[JSON_MEMBER], parse_constant=_refuse_constant)
+        text = members.pop(JSON_MEMBER)
+        _check_values(text)
+        tree = json.loads(text, parse_constant=_refuse_constant)
         version = tree.pop("format")
-        if not isinstance(version, int) or version < 1:
+        if not isinstance(version, int) or not 1 <= version < MAX_VERSION:
             raise ValueError("it has no format version")
         if version > FORMAT_VERSION:
             raise ModelFileError(
@@ -162,11 +176,24 @@ def unpack(data: bytes, path: str | Path, classes: Iterable[type]) -> dict[str, 
 
 
 def sentence_part(error: BaseException) -> str:
-    """An error's message as a part of another sentence."""
-    return " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
+    """An error's message as a part of another sentence, on one line that any terminal shows."""
+    message = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in message)
+
+
+def _check_values(text: bytes) -> None:
+    """Raise ValueError where JSON would be much larger as objects than it is as text."""
+    n_allowed = FREE_SIGNS + len(text) // TEXT_A_SIGN
+    if next(itertools.islice(_SIGN.finditer(text), n_allowed, None), None) is not None:
+        raise ValueError("it has too many values that are not in arrays")
+
+
+_SIGN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[,\[{]', re.DOTALL)  # of a value: there are no others
 
 
 def _members(data: bytes) -> dict[str, bytes]:
+    if data.count(_ENTRY) > MAX_MEMBERS:
+        raise ValueError("it has too many members")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         listed = archive.infolist()
         if any(member.compress_type != zipfile.ZIP_STORED for member in listed):
@@ -229,35 +256,46 @@ def _random_state_parts(state: np.random.RandomState, where: str, inner: Any) ->
 
 def _decode(tree: Any, classes: dict[str, type], members: dict[str, bytes]) -> Any:
     if isinstance(tree, list):
-        return [_decode(part, classes, members) for part in tree]
+        for n, part in enumerate(tree):
+            tree[n] = _decode(part, classes, members)
     if not isinstance(tree, dict):
         return tree
     kind = tree.pop("$", None)
     if kind == "array":
-        return _decode_array(members[tree["member"]])
-    parts = {name: _decode(part, classes, members) for name, part in tree.items()}
+        return _decode_array(members.pop(tree["member"]))  # once: a file gives what it has
+    for name, part in tree.items():
+        tree[name] = _decode(part, classes, members)
     if kind is None:
-        return parts
+        return tree
     if kind == "RandomState":
-        return _decode_random_state(**parts)
+        return _decode_random_state(**tree)
     if kind not in classes:
         raise ValueError(f"it names an unknown class {kind!r}")
     # The known classes are values that never change, and so are their sequences.
-    return classes[kind](**{k: tuple(v) if isinstance(v, list) else v for k, v in parts.items()})
+    return classes[kind](**{k: tuple(v) if isinstance(v, list) else v for k, v in tree.items()})
 
 
 def _decode_array(data: bytes) -> NDArray[Any]:
-    stream = io.BytesIO(data)
-    if npy.read_magic(stream) != (1, 0):
+    # NumPy would evaluate the header as Python; all that is ever written is of this one form.
+    start = len(_NPY_1_0) + 2
+    end = start + int.from_bytes(data[start - 2 : start], "little")
+    header = _NPY_HEADER.fullmatch(data[start:end])
+    if not data.startswith(_NPY_1_0) or header is None:
         raise ValueError("it has an array of an unknown version")
-    shape, is_fortran, dtype = npy.read_array_header_1_0(stream)
-    n_bytes = len(data) - stream.tell()
-    if dtype.str not in DTYPES or math.prod(shape) * dtype.itemsize != n_bytes:
+    descr, is_fortran, sizes = (part.decode() for part in header.groups())
+    shape = tuple(int(size) for size in sizes.split(",") if size.strip())
+    if descr not in DTYPES or math.prod(shape) * np.dtype(descr).itemsize != len(data) - end:
         raise ValueError("it has an array that is not what its header says")
-    flat = np.frombuffer(data, dtype, offset=stream.tell())
+    flat = np.frombuffer(data, descr, offset=end)
     if not np.isfinite(flat).all():
         raise ValueError("it has an array with NaN or infinite entries")
-    return flat.reshape(shape, order="F" if is_fortran else "C").copy(order="K")
+    return flat.reshape(shape, order="F" if is_fortran == "True" else "C").copy(order="K")
+
+
+_NPY_1_0 = npy.magic(1, 0)
+_NPY_HEADER = re.compile(
+    rb"\{'descr': '(...)', 'fortran_order': (True|False), 'shape': \(([\d, ]*)\), \} *\n"
+)
 
 
 def _decode_random_state(

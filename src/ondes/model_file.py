@@ -59,7 +59,7 @@ class AudioSettings:
     silence: float | None = -60.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.sr, int) or self.sr < 1:
+        if not isinstance(self.sr, int) or not 1 <= self.sr < 2**31:
             raise ValueError(f"sr={self.sr!r} must be a whole number of samples a second.")
 
 
@@ -192,12 +192,14 @@ def _check_consistent(model: OnlineISNMF) -> None:
             raise ValueError(f"{name} has NaN, infinite or negative entries")
     counts = {"n_frames_seen_": model.n_frames_seen_, "n_frames": statistics.n_frames}
     for name, count in {**counts, "divergence": statistics.divergence}.items():
-        if not isinstance(count, (int, float, np.number)) or not math.isfinite(count):
+        if not _is_number(count):
             raise ValueError(f"{name} is not a number")
     if min(counts.values()) < 0:
         raise ValueError("it has seen fewer frames than none")
     if not isinstance(model.random_state_, np.random.RandomState):
         raise ValueError("its random state is none")
+    if not isinstance(model.is_seeded_, (bool, np.bool_)):
+        raise ValueError("it does not say whether its dictionary is drawn")
     parameters.background_of(model, shape[1])
     parameters.known_rows(model, shape[1])
     _check_about_sound(model)
@@ -208,6 +210,10 @@ def _check_about_sound(model: OnlineISNMF) -> None:
     if audio is not None:
         if not isinstance(audio, AudioSettings) or not isinstance(audio.stft, Stft):
             raise ValueError("its audio settings are none")
+        if not isinstance(audio.stft.window, str):
+            raise ValueError("its window has no name")
+        if audio.silence is not None and not _is_number(audio.silence):
+            raise ValueError("its silence is not a number")
         if audio.stft.n_bins != model.n_features_in_:
             raise ValueError(
                 f"its dictionary has {model.n_features_in_} bins, its STFT {audio.stft.n_bins}"
@@ -215,5 +221,21 @@ def _check_about_sound(model: OnlineISNMF) -> None:
     if provenance is not None:
         if not isinstance(provenance, Provenance):
             raise ValueError("its provenance is none")
-        if np.shape(provenance.learning_curve)[1:] != (2,):
-            raise ValueError("its learning curve is none")
+        _check_provenance(provenance)
+
+
+def _check_provenance(provenance: Provenance) -> None:
+    curve = provenance.learning_curve
+    if not isinstance(curve, np.ndarray) or curve.shape[1:] != (2,):
+        raise ValueError("its learning curve is none")
+    numbers = ("n_files", "n_failed", "n_frames", "seconds", "divergence")
+    for name in numbers:
+        if not _is_number(getattr(provenance, name)):
+            raise ValueError(f"{name} of its provenance is not a number")
+    for name in (*provenance.files, provenance.stopped_by or ""):
+        if not isinstance(name, str):
+            raise ValueError("its provenance has names that are none")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and math.isfinite(value)

@@ -325,7 +325,7 @@ def open_blocks(
             "block_size and sr must be at least 1 and start at least 0, "
             f"not {block_size}, {sr}, {start}."
         )
-    name = str(source) if isinstance(source, (str, Path)) else "stream"
+    name = str(source if isinstance(source, (str, Path)) else getattr(source, "name", "stream"))
     decoder = open_decoder(source, raw)
     return AudioBlocks(
         decoder,

@@ -7,6 +7,7 @@ function of the file alone.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from ondes.signal import integrity
 from ondes.signal.integrity import AudioError
-from ondes.signal.pcm import READ_LENGTH, PcmDecoder, RawFormat, standard_input, to_float
+from ondes.signal.pcm import PcmDecoder, RawFormat, read_length, standard_input, to_float
 
 __all__ = ["Decoder", "open_decoder"]
 
@@ -29,6 +30,13 @@ Samples = NDArray[np.float32]
 MP3_TRIM = 4 * 1152
 # A container's duration is rounded, and counts the encoder's padding.
 DURATION_SLACK_S = 0.5
+# FFmpeg also knows playlists, scripts and network descriptions, which name other files to open,
+# and formats that mistake noise for theirs: only these may be what a recording is.
+CONTAINERS = (
+    *("aac", "ac3", "aiff", "amr", "ape", "asf", "au", "avi", "caf", "dsf", "dts", "eac3", "flac"),
+    *("flv", "matroska", "mov", "mp3", "mpc", "mpc8", "mpeg", "mpegts", "ogg", "rm", "tak", "tta"),
+    *("w64", "wav", "wv"),
+)
 UNRECOGNISED, UNSUPPORTED_ENCODING = 1, 4  # libsndfile's error codes
 INSTALL_FORMATS = "install PyAV with: pip install 'ondes[formats]'"
 
@@ -87,6 +95,7 @@ def _open_file(path: Path) -> Decoder:
     except TypeError as error:  # soundfile asks for the format of a name that ends in .raw
         raise AudioError(path, "has no header, so say its raw format") from error
     try:
+        integrity.check_rate(path, decoder.sr)
         is_mp3, is_chained = decoder.format == "MP3", integrity.is_chained_ogg(path)
         if (is_mp3 or is_chained) and _has_av():
             decoder.close()
@@ -137,7 +146,10 @@ class SoundFileDecoder:
         lossless = subtype.startswith("PCM_") or subtype in ("FLOAT", "DOUBLE", "ULAW", "ALAW")
         self.is_seek_exact = lossless and self.n_samples is not None
         self._position = 0
-        self._buffer = np.empty((READ_LENGTH, self.channels), np.float32)
+        n_read = read_length(self.channels)
+        if self.n_samples is not None:  # a header may name a thousand channels of nothing
+            n_read = max(1, min(n_read, self.n_samples))
+        self._buffer = np.empty((n_read, self.channels), np.float32)
 
     def read(self) -> Samples:
         """Next samples, (n, channels)."""
@@ -149,17 +161,26 @@ class SoundFileDecoder:
                 f"is damaged {self._position / self.sr:.1f} s in ({_plain(error.error_string)})",
             ) from error
         self._position += n
-        if n == 0 and self.n_samples is not None and self._position < self.n_samples:
+        if n == 0 and self._is_cut_short():
             raise AudioError(
                 self._path,
                 f"is cut short: {self._position / self.sr:.1f} s of the "
-                f"{self.n_samples / self.sr:.1f} s in its header",
+                f"{(self.n_samples or 0) / self.sr:.1f} s in its header",
             )
         return self._buffer[:n]
 
+    def _is_cut_short(self) -> bool:
+        # Some encoders of Ogg count a little more than they write.
+        slack = 0.0 if self.is_seek_exact else DURATION_SLACK_S * self.sr
+        return self._position < (self.n_samples or 0) - slack
+
     def seek(self, sample: int) -> None:
         """Go to a sample."""
-        self._position = int(self._file.seek(min(sample, self.n_samples or 0)))
+        try:
+            self._position = int(self._file.seek(min(sample, self.n_samples or 0)))
+        except soundfile.LibsndfileError as error:
+            reason = f"is damaged {sample / self.sr:.1f} s in ({_plain(error.error_string)})"
+            raise AudioError(self._path, reason) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -177,16 +198,23 @@ class AvDecoder:
         self._path = path
         self._failure = av.FFmpegError
         try:
-            self._container: Any = av.open(os.fspath(path))
+            allowed = {"format_whitelist": ",".join(CONTAINERS)}
+            # Titles in an old alphabet are no reason to refuse the sound.
+            self._container: Any = av.open(
+                os.fspath(path), options=allowed, metadata_errors="replace"
+            )
         except (av.FFmpegError, UnicodeError) as error:
             raise AudioError(path, "is not audio, or is damaged at its start") from error
         try:
             if not self._container.streams.audio:
                 raise AudioError(path, "has no audio in it")
             stream = self._container.streams.audio[0]
+            if stream.codec_context is None:
+                raise AudioError(path, "is of an encoding that FFmpeg does not know")
             self.sr, self.channels = int(stream.rate or 0), int(stream.codec_context.channels or 0)
             if not self.sr or not self.channels:
                 raise AudioError(path, "is not audio, or is damaged at its start")
+            integrity.check_rate(path, self.sr)
             self.format = str(stream.codec_context.name).upper()
             duration = _duration(self._container, stream)
             self.n_samples = None if duration is None else round(duration * self.sr)
@@ -202,14 +230,15 @@ class AvDecoder:
 
     def read(self) -> Samples:
         """Next samples, (n, channels)."""
-        while sum(map(len, self._held)) < READ_LENGTH and (block := self._decode()) is not None:
+        wanted = read_length(self.channels)
+        while sum(map(len, self._held)) < wanted and (block := self._decode()) is not None:
             self._held.append(block)
         joined = np.concatenate(self._held) if self._held else self._empty()
-        self._held = [joined[READ_LENGTH:]] if len(joined) > READ_LENGTH else []
-        self._position += len(joined[:READ_LENGTH])
+        self._held = [joined[wanted:]] if len(joined) > wanted else []
+        self._position += len(joined[:wanted])
         if not len(joined):
             self._check_end()
-        return joined[:READ_LENGTH]
+        return joined[:wanted]
 
     def _empty(self) -> Samples:
         return np.empty((0, self.channels), np.float32)
@@ -217,7 +246,7 @@ class AvDecoder:
     def _decode(self) -> Samples | None:
         try:
             frame = next(self._frames, None)
-        except self._failure as error:
+        except (self._failure, IndexError) as error:  # PyAV's, of a stream that begins midway
             raise AudioError(
                 self._path, f"is damaged {self._position / self.sr:.1f} s in"
             ) from error
@@ -251,6 +280,11 @@ class AvDecoder:
 
 def _duration(container: Any, stream: Any) -> float | None:
     """Seconds of the audio as its container declares; an estimate for MP3 without a length."""
+    seconds = _declared_seconds(container, stream)
+    return seconds if seconds is not None and 0 <= seconds < math.inf else None
+
+
+def _declared_seconds(container: Any, stream: Any) -> float | None:
     if stream.duration is not None:
         return float(stream.duration * stream.time_base)
     with contextlib.suppress(KeyError, ValueError):

@@ -10,6 +10,7 @@ from typing import BinaryIO, Literal, NamedTuple
 
 __all__ = [
     "AudioError",
+    "check_rate",
     "is_chained_ogg",
     "is_cut",
     "is_length_known",
@@ -19,6 +20,7 @@ __all__ = [
 
 Order = Literal["little", "big"]
 
+LEAST_SR = 100
 # A writer that cannot seek back leaves no length, or the greatest: ffmpeg and sox in turn.
 UNKNOWN_LENGTHS = {0, 0xFFFFFFFF, *range(0x7FFFF000, 0x80000000)}
 
@@ -42,6 +44,12 @@ class AudioError(ValueError):
     def __str__(self) -> str:
         name = self.path if self.path.isprintable() else ascii(self.path)
         return f"{'standard input' if name == '-' else name}: {self.reason}."
+
+
+def check_rate(path: str | Path, sr: int) -> None:
+    """Refuse a rate that no sound has: brought to a usual one, it would fill the memory."""
+    if sr < LEAST_SR:
+        raise AudioError(path, f"has {sr} samples a second in its header, too few for any sound")
 
 
 def is_cut(path: Path) -> bool:

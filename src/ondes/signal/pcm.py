@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.signal.integrity import AudioError, is_length_known
+from ondes.signal.integrity import AudioError, check_rate, is_length_known
 
-__all__ = ["READ_LENGTH", "PcmDecoder", "RawFormat", "standard_input", "to_float"]
+__all__ = ["READ_LENGTH", "PcmDecoder", "RawFormat", "read_length", "standard_input", "to_float"]
 
 Samples = NDArray[np.float32]
 
 READ_LENGTH = 32768
+MAX_PIECE = 2**20  # bytes
+FMT_BYTES = 40  # of a WAV's description of its samples, at the most
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class PcmDecoder:
 
     def read(self) -> Samples:
         """Next samples, (n, channels)."""
-        wanted = READ_LENGTH * self._frame_bytes
+        wanted = read_length(self.channels) * self._frame_bytes
         if self._bytes_left is not None:
             wanted = min(wanted, self._bytes_left // self._frame_bytes * self._frame_bytes)
         data = self._read_bytes(wanted)
@@ -96,11 +99,13 @@ class PcmDecoder:
             self._stream.close()
 
     def _read_bytes(self, n: int) -> bytes:
-        parts, missing = [], n
-        while missing and (part := self._stream.read(missing)):
-            parts.append(part)
-            missing -= len(part)
-        return b"".join(parts)
+        return b"".join(self._pieces(n))
+
+    def _pieces(self, n: int) -> Iterator[bytes]:
+        """The next `n` bytes as they come; a stream would make room for all it is asked for."""
+        while n and (piece := self._stream.read(min(n, MAX_PIECE))):
+            yield piece
+            n -= len(piece)
 
     def _read_wav_header(self) -> RawFormat:
         head = self._read_bytes(12)
@@ -114,9 +119,12 @@ class PcmDecoder:
             if name == b"data" and layout is not None:
                 self._bytes_left = length if is_length_known(length) else None
                 return layout
-            body = self._read_bytes(length + length % 2)
+            n_read = 0
             if name == b"fmt ":
-                layout = self._parse_fmt(body)
+                body = self._read_bytes(min(length, FMT_BYTES))
+                layout, n_read = self._parse_fmt(body), len(body)
+            for _ in self._pieces(length + length % 2 - n_read):
+                pass
         raise AudioError(self._name, "is WAV without any samples")
 
     def _parse_fmt(self, body: bytes) -> RawFormat:
@@ -128,6 +136,7 @@ class PcmDecoder:
         encoding = f"{kind}{bits}" + ("le" if bits > 8 else "")
         if encoding not in _BYTES or not sr or not channels:
             raise AudioError(self._name, "is WAV of a kind that cannot be piped; pipe pcm_s16le")
+        check_rate(self._name, sr)
         return RawFormat(sr, channels, encoding)
 
 
@@ -141,6 +150,11 @@ def _unpack(data: bytes, encoding: str) -> NDArray[Any]:
         return wide.view("<i4")[:, 0]
     kind, size = encoding[0].replace("s", "i"), _BYTES[encoding]
     return np.frombuffer(data, np.dtype(f"<{kind}{size}"))
+
+
+def read_length(channels: int) -> int:
+    """Samples of each channel to read at a time: fewer of very many, but a whole share."""
+    return max(1, READ_LENGTH >> max(0, (channels - 1).bit_length() - 3))
 
 
 def to_float(samples: NDArray[Any]) -> Samples:

@@ -1,0 +1,233 @@
+"""Hours of sound through `learn` while other threads separate: nothing may grow or get lost.
+
+    python tests/soak.py --hours 10
+
+The stream is endless and synthetic: tones, noise, silence and jumps of level in random order. All
+along, another thread of the same process separates a recording again and again, and each time must
+get the same samples. Memory, descriptors, threads and the running divergence are looked at all the
+while; the verdict is printed, and the exit status is 1 if anything grew, got lost or went astray.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+import ondes
+from ondes.learning import LearningProgress
+from ondes.scene import make_scene
+from ondes.signal.audio import RawFormat, write_audio
+
+SR = 22050
+RAW = RawFormat(SR, 1, "s16le")
+N_COMPONENTS = 16
+SAMPLES_A_RUN, LEAST_SAMPLES = 1000, 10  # how often memory and the rest are looked at
+MAX_GROWTH = 0.05  # of resident memory, from the second tenth of the run to the last
+# Allocators take minutes of sound to settle: of a shorter run the memory says nothing.
+LEAST_HOURS_FOR_MEMORY = 1.0
+MAX_DIVERGENCE_RATIO = 2.0  # between the same two tenths: the stream is the same all along
+
+
+class EndlessSound:
+    """A binary stream of seconds that were made once and come in random order."""
+
+    def __init__(self, seconds: float, seed: int = 0) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._blocks = [_block(kind, self._rng) for kind in range(32)]
+        self._bytes_left = 2 * round(seconds * SR)
+        self._rest = b""
+        self._is_over = False
+
+    def read(self, n: int = -1) -> bytes:
+        """At most one second's bytes."""
+        if self._is_over:
+            return b""
+        self._rest = self._rest or self._blocks[self._rng.integers(len(self._blocks))]
+        n = min(n if n >= 0 else len(self._rest), len(self._rest), self._bytes_left)
+        taken, self._rest = self._rest[:n], self._rest[n:]
+        self._bytes_left -= n
+        return taken
+
+    def end(self) -> None:
+        """Let nothing come after what was read, by whatever thread."""
+        self._is_over = True
+
+
+def _block(kind: int, rng: np.random.Generator) -> bytes:
+    """One second: a chord, noise, silence, or a chord that suddenly is forty decibels louder."""
+    time = np.arange(SR) / SR
+    pitches = rng.uniform(100, 4000, size=3)
+    noise = 0.1 * rng.standard_normal(SR)
+    chord = 0.2 * np.sin(2 * np.pi * pitches[:, None] * time).sum(axis=0) + 0.01 * noise
+    louder = chord * np.where(time < 0.5, 0.01, 1.0)
+    sound = (chord, noise, np.zeros(SR), louder)[kind % 4]
+    return np.round(32767 * np.clip(sound, -1, 1)).astype("<i2").tobytes()
+
+
+class Separations(threading.Thread):
+    """Separates one recording again and again; `failure` says what went wrong, if anything."""
+
+    def __init__(self, path: Path, models: dict[str, ondes.OnlineISNMF]) -> None:
+        super().__init__(daemon=True)
+        self._path, self._models = path, models
+        self._asked_to_stop = threading.Event()
+        self._expected = self._digest()
+        self.count, self.failure = 0, ""
+
+    def run(self) -> None:
+        """Until stopped, or until the samples differ."""
+        while not self._asked_to_stop.is_set() and not self.failure:
+            try:
+                if self._digest() != self._expected:
+                    self.failure = f"separation {self.count} gave other samples than the first"
+            except Exception as error:  # a thread's failure must be heard of
+                self.failure = f"separation {self.count} raised {error!r}"
+            self.count += 1
+
+    def stop(self) -> None:
+        """Wait until the last one is done."""
+        self._asked_to_stop.set()
+        self.join()
+
+    def _digest(self) -> str:
+        digest = hashlib.sha256()
+        for block in ondes.separate_file(self._path, self._models):
+            for samples in block.values():
+                digest.update(samples.tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The process at one moment of the stream."""
+
+    hours: float
+    rss_mib: float
+    n_descriptors: int
+    n_threads: int
+    divergence: float
+
+
+def sample(hours: float, divergence: float) -> Sample:
+    """Look at this process."""
+    n_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    rss = n_pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    own = Path("/proc/self")
+    n_descriptors, n_threads = (len(list((own / what).iterdir())) for what in ("fd", "task"))
+    return Sample(hours, rss, n_descriptors, n_threads, divergence)
+
+
+def _sample_at_rest(n_threads: int, last: Sample) -> Sample:
+    """A thread that was joined is in the system's list for a moment more."""
+    for _ in range(100):
+        after = sample(last.hours, last.divergence)
+        if after.n_threads <= n_threads:
+            break
+        time.sleep(0.02)
+    return after
+
+
+def soak(hours: float, seconds: float = math.inf) -> dict[str, object]:
+    """Run so many hours of sound, or so many seconds by the clock, and judge."""
+    with tempfile.TemporaryDirectory() as folder:
+        scene = make_scene(3.0, SR)
+        path = Path(folder, "mixture.wav")
+        write_audio(path, [scene.mixture], SR)
+        models = {name: _learned(EndlessSound(20, seed), seed) for seed, name in enumerate("ab")}
+        separations = Separations(path, models)
+        before = sample(0.0, 0.0)
+        separations.start()
+        began = time.monotonic()
+        samples = _stream(hours, began + seconds)
+        took = time.monotonic() - began
+        separations.stop()
+        after = _sample_at_rest(before.n_threads, samples[-1])
+    return {
+        "hours": after.hours,
+        "seconds": took,
+        "separations": separations.count,
+        "descriptors_lost": after.n_descriptors - before.n_descriptors,
+        "threads_lost": after.n_threads - before.n_threads,
+        **_judged(samples, after, before, separations.failure),
+        "samples": [asdict(each) for each in samples],
+    }
+
+
+def _learned(stream: EndlessSound, seed: int) -> ondes.OnlineISNMF:
+    return ondes.learn(stream, N_COMPONENTS, sr=SR, raw=RAW, seed=seed)
+
+
+def _stream(hours: float, end: float) -> list[Sample]:
+    samples: list[Sample] = []
+    sound = EndlessSound(3600 * hours, seed=7)
+
+    def look(progress: LearningProgress) -> None:
+        done = progress.seconds_done / 3600
+        if not samples or done >= samples[-1].hours + hours / SAMPLES_A_RUN:
+            samples.append(sample(done, progress.divergence))
+        if time.monotonic() > end:
+            sound.end()
+
+    ondes.learn(sound, N_COMPONENTS, sr=SR, raw=RAW, progress=look)
+    if len(samples) < LEAST_SAMPLES:
+        raise SystemExit("The run was too short to judge; give it more hours or seconds.")
+    return samples
+
+
+def _judged(
+    samples: list[Sample], after: Sample, before: Sample, failure: str
+) -> dict[str, object]:
+    tenth = len(samples) // 10
+    early, late = samples[tenth : 2 * tenth], samples[-tenth:]
+    rss = [statistics.median(each.rss_mib for each in part) for part in (early, late)]
+    divergence = [statistics.median(each.divergence for each in part) for part in (early, late)]
+    wrong = [failure] if failure else []
+    if after.hours >= LEAST_HOURS_FOR_MEMORY and rss[1] > (1 + MAX_GROWTH) * rss[0]:
+        wrong.append(f"memory grew from {rss[0]:.1f} to {rss[1]:.1f} MiB")
+    if after.n_descriptors > before.n_descriptors:
+        wrong.append(f"{after.n_descriptors - before.n_descriptors} descriptors were lost")
+    if after.n_threads > before.n_threads:
+        wrong.append(f"{after.n_threads - before.n_threads} threads were left")
+    if not all(0 < each.divergence < math.inf for each in samples):
+        wrong.append("the divergence left its bounds")
+    elif divergence[1] > MAX_DIVERGENCE_RATIO * divergence[0]:
+        wrong.append(f"the divergence grew from {divergence[0]:.3f} to {divergence[1]:.3f}")
+    return {"rss_mib": rss, "divergence": divergence, "wrong": wrong}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--hours", type=float, default=10.0, help="of simulated sound")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
+    parser.add_argument("--json", type=Path, default=Path("build/soak.json"), help="all figures")
+    given = parser.parse_args()
+    result = soak(given.hours, given.seconds)
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    given.json.write_text(json.dumps(result, indent=1) + "\n")
+    (early, late), (was, is_now) = result["rss_mib"], result["divergence"]
+    print(
+        f"{result['hours']:.2f} h of sound in {result['seconds']:.0f} s, "
+        f"{result['separations']} separations beside it; resident memory {early:.1f} MiB in the "
+        f"second tenth and {late:.1f} MiB in the last ({late / early - 1:+.1%}); "
+        f"{result['descriptors_lost']} descriptors and {result['threads_lost']} threads lost; "
+        f"divergence {was:.3f} and {is_now:.3f}"
+    )
+    for what in result["wrong"]:
+        print(f"failed: {what}")
+    return 1 if result["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

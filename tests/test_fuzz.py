@@ -1,0 +1,130 @@
+"""Whatever a file holds, reading it ends well: it works, or it is refused in one sentence."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+CORPUS = sorted(path for path in (HERE / "fuzz" / "corpus").glob("*/*") if path.is_file())
+
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks into /proc"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+pytest.importorskip("av", reason="needs the extra `formats` to write the files")
+
+sys.path.insert(0, str(HERE / "fuzz"))
+
+import archives  # noqa: E402
+import numpy as np  # noqa: E402
+from reader import Reader  # noqa: E402
+from targets import TARGETS, Target, model_seeds  # noqa: E402
+
+import ondes  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def reader():
+    valid = [(name, data) for name, each in TARGETS.items() for data in each.seeds().values()]
+    with Reader(valid) as started:
+        yield started
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_what_was_found_once_stays_mended(reader, path):
+    assert not reader.read((path.parent.name, path.read_bytes())).wrong
+
+
+def test_fresh_damage_breaks_nothing():
+    command = [sys.executable, HERE / "fuzz" / "run.py", "--files", "400", "--seed", "20110"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("400 files")
+    assert done.stdout.rstrip().endswith("0 break the guarantee")
+
+
+@pytest.mark.parametrize("bomb", dict.fromkeys(archives.BOMBS), ids=lambda bomb: bomb.__name__)
+@pytest.mark.parametrize("seed", range(3))
+def test_no_file_grows_in_memory(reader, bomb, seed):
+    members = archives.members_of(model_seeds()["sound"])
+    verdict = reader.read(("model", bomb(members, random.Random(seed))))
+    assert not verdict.is_accepted
+    assert not verdict.wrong
+
+
+def members_with(change):
+    """The members of a model of sound whose tree is changed."""
+    (name, text), *arrays = archives.members_of(model_seeds()["sound"])
+    tree = json.loads(text)
+    change(tree)
+    return [(name, json.dumps(tree).encode()), *arrays]
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("provenance", "files", ["a.wav", 3]),
+        ("provenance", "n_files", "two"),
+        ("provenance", "seconds", None),
+        ("provenance", "stopped_by", 15),
+        ("provenance", "learning_curve", [["a", "b"]]),
+        ("audio", "sr", 10**30),
+        ("audio", "silence", "quiet"),
+        ("learned", "is_seeded_", "yes"),
+        ("learned", "n_frames_seen_", 10**400),
+    ],
+)
+def test_what_a_model_says_of_itself_is_checked(tmp_path, part, name, value):
+    path = tmp_path / "m.ondes"
+    path.write_bytes(archives.sealed(members_with(lambda tree: None)))
+    ondes.load(path)
+    path.write_bytes(archives.sealed(members_with(lambda tree: tree[part].update({name: value}))))
+    with pytest.raises(ondes.ModelFileError):
+        ondes.load(path)
+
+
+# ---- the fuzzer itself: it must see what it is there to see ----
+
+
+def hang(path):
+    while True:
+        pass
+
+
+def refuse(sentence):
+    def read(path):
+        raise ondes.ModelFileError(path, sentence)
+
+    return read
+
+
+MISDEEDS = {
+    "crashed by SIGSEGV": lambda path: ctypes.string_at(0),
+    "crashed by SIGABRT": lambda path: os.abort(),
+    "exited with 3": lambda path: os._exit(3),
+    "hung in": hang,
+    "raised KeyError": lambda path: {}[path],
+    "took 100 MiB": lambda path: np.empty(100 * 2**20, np.uint8),
+    "left a descriptor open": lambda path: os.open(path, os.O_RDONLY),
+    "gives no reason": refuse(""),
+    "is not one printable line": refuse("is damaged\nfrom its start"),
+    "is no short sentence": refuse("is damaged " * 200),
+    "had no memory": refuse("is damaged (malloc failed)"),
+}
+
+
+@pytest.mark.parametrize("misdeed", MISDEEDS)
+def test_every_misdeed_is_seen(monkeypatch, misdeed):
+    bad = Target(dict, lambda data, rng: data, MISDEEDS[misdeed], ondes.ModelFileError)
+    monkeypatch.setitem(TARGETS, "bad", bad)
+    with Reader([]) as reader:
+        assert reader.read(("bad", b"anything")).wrong.startswith(misdeed)
+        assert reader.read(("model", model_seeds()["plain"])).is_accepted
