@@ -322,3 +322,12 @@ def test_the_stop_per_frame_leaves_stationary_frames(backend):
     numerator, denominator = ((levelled.values + 1e-12) / y**2) @ w.T, (1 / y) @ w.T
     residual = (h * np.abs(numerator - denominator)).sum(axis=1) / w.shape[1]
     assert residual.max() < 2e-6
+
+
+def test_warm_restarts_without_memory_stay_finite():
+    # With r = 0 and one frame a batch most rows die out, and what is stored of them grows.
+    frames = spectrogram(600, 20).astype(np.float32)
+    settings = {"r": 0.0, "restarts": "warm", "n_passes": 20, "random_state": 0}
+    model = ondes.OnlineISNMF.paper(8, batch_size=1, **settings).fit(frames)
+    assert np.isfinite(model.components_).all()
+    assert np.isfinite(model.transform(frames)).all()

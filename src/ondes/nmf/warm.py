@@ -24,9 +24,10 @@ class StoredActivations:
     """
 
     _WIDEST = 1e6
+    _LARGEST = 1e15  # in units of a frame's level: a row that dies out and is back must not overflow
 
     def __init__(self, n_frames: int, n_components: int, dtype: np.typing.DTypeLike) -> None:
-        self._rows = np.empty((n_frames, n_components), dtype=dtype)
+        self._rows = np.zeros((n_frames, n_components), dtype=dtype)
         self._scale = np.ones(n_components)
 
     def keep(self, frames: Array, activations: Array) -> None:
@@ -35,12 +36,15 @@ class StoredActivations:
 
     def recall(self, frames: Array) -> Array:
         """The stored activations, as they are under today's dictionary."""
-        recalled: Array = (self._rows[frames] * self._scale).astype(self._rows.dtype)
-        return recalled
+        return self._scaled(self._rows[frames])
 
     def rescale(self, scale: Array) -> None:
         """Follow dictionary rows divided by `scale`."""
         self._scale = self._scale * scale
         if self._scale.max() > self._WIDEST or self._scale.min() < 1 / self._WIDEST:
-            self._rows *= self._scale.astype(self._rows.dtype)
+            self._rows = self._scaled(self._rows)
             self._scale = np.ones_like(self._scale)
+
+    def _scaled(self, rows: Array) -> Array:
+        scaled: Array = np.minimum(rows * self._scale, self._LARGEST).astype(rows.dtype)
+        return scaled
