@@ -1,0 +1,140 @@
+"""What the paper says of its experiments, claim by claim, and what our measurements say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import verdicts
+from curves import Spread, times_faster
+from grid import Grid
+from large import Comparison
+from verdicts import FAILS, HOLDS, IN_PART, VERDICTS, times
+
+
+@dataclass(frozen=True)
+class Claim:
+    text: str
+    where: str  # section of the paper
+    decide: Callable[..., tuple[str, str]]  # from the sets' results to the verdict and its reason
+    sets: tuple[str, ...]
+    figure: str
+
+
+REMARKS: dict[str, Callable[[Grid], tuple[str, str]]] = {
+    "if r < 1, β must be larger than 1": verdicts.smallest_beta_is_unstable,
+    "as long as r > 0.5, stability does not depend on β": verdicts.high_r_is_stable,
+    "r < 1 is crucial to compete with batch": verdicts.forgetting_is_crucial,
+    "β trades off: above 1, and below N for faster learning": verdicts.best_beta_lies_between,
+}
+OUR_READING = """\
+Our reading: with one step a visit, activations lag behind the dictionary, and statistics that are \
+kept were made with activations that lagged further still. Moving the dictionary more often does \
+not mend that. On the large set r = 0.7 keeps seven tenths of the past through a whole pass, its \
+bad start included. The default solves afresh in ten extrapolated steps, and forgets its youth at \
+once."""
+SMALL, MEDIUM, LARGE = ("small",), ("medium",), ("large",)
+CLAIMS = (
+    Claim("β = N and r = 0 is batch", "2.3", verdicts.online_becomes_batch, SMALL, "small"),
+    *(Claim(text, "3, small", decide, SMALL, "small-map") for text, decide in REMARKS.items()),
+    *(
+        Claim(f"the same on medium data: {text}", "3, medium", decide, MEDIUM, "medium-map")
+        for text, decide in REMARKS.items()
+    ),
+    Claim(
+        "online is ahead of batch by several orders of magnitude for a wide range of parameters",
+        *("3, medium", verdicts.orders_of_magnitude, MEDIUM, "medium-map"),
+    ),
+    Claim(
+        "online on all data is more accurate, in a fraction of batch's time on a subset",
+        *("3, large", verdicts.more_accurate_in_a_fraction, LARGE, "large"),
+    ),
+    Claim(
+        "r = 1 is stable at any β",
+        "3, summary",
+        verdicts.no_forgetting_is_stable,
+        SMALL,
+        "small-map",
+    ),
+    Claim(
+        "with r < 1, a large enough β is stable",
+        *("3, summary", verdicts.large_beta_is_stable, SMALL, "small-map"),
+    ),
+    Claim(
+        "small β costs time for updates", "3, summary", verdicts.small_beta_costs, MEDIUM, "medium"
+    ),
+    Claim(
+        "small enough β uses the redundancy of the data",
+        *("3, summary", verdicts.small_beta_uses_redundancy, MEDIUM, "medium"),
+    ),
+    Claim(
+        "r = 0.7 and β = 10³ are satisfactory",
+        *("3, summary", verdicts.the_papers_choice_satisfies, SMALL + MEDIUM, "medium-map"),
+    ),
+    Claim(
+        "online is faster on short signals",
+        *("abstract", verdicts.faster_on_short_signals, SMALL, "small-map"),
+    ),
+    Claim(
+        "online competes with batch on small data",
+        *("conclusion", verdicts.competes_on_short_signals, SMALL, "small-map"),
+    ),
+    Claim(
+        "on large data online is ahead by several orders of magnitude",
+        *("conclusion", verdicts.orders_on_large, LARGE, "large"),
+    ),
+    Claim(
+        "online, every sample costs the same time",
+        "conclusion",
+        verdicts.constant_cost,
+        LARGE,
+        "large",
+    ),
+)
+
+
+def views(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    kinds = {"small": Grid, "medium": Grid, "large": Comparison}
+    return {name: kinds[name](found) for name, found in results.items()}
+
+
+def judge(results: dict[str, dict[str, Any]]) -> list[tuple[Claim, str, str]]:
+    """Every claim whose measurements are there, its verdict and the reason."""
+    sets = views(results)
+    return [
+        (claim, *claim.decide(*(sets[name] for name in claim.sets)))
+        for claim in CLAIMS
+        if sets.keys() >= set(claim.sets)
+    ]
+
+
+def summary(results: dict[str, dict[str, Any]]) -> str:
+    """What was found, in two sentences."""
+    decided = [verdict for _, verdict, _ in judge(results)]
+    n_of = {which: decided.count(which) for which in VERDICTS}
+    said = (
+        f"Of {len(decided)} claims that the paper makes about its experiments, {n_of[HOLDS]} hold "
+        f"here, {n_of[IN_PART]} in part and {n_of[FAILS]} not."
+    )
+    compared = {
+        name: (each.default, each.batches[each.best_batch] if name == "large" else each.batch)
+        for name, each in views(results).items()
+    }
+    ahead = "; ".join(
+        f"{name} set {times(times_faster(batch, default))} sooner, ending "
+        f"{1 - Spread.of(default).end / Spread.of(batch).end:.1%} lower"
+        for name, (default, batch) in compared.items()
+    )
+    return f"{said} The default is at the level of batch on the {ahead}."
+
+
+def section(results: dict[str, dict[str, Any]]) -> str:
+    """The table, claim by claim."""
+    rows = [
+        f"| {claim.text} | {claim.where} | **{verdict}** | {reason} "
+        f"| [{claim.figure}](figures/{claim.figure}.png) |"
+        for claim, verdict, reason in judge(results)
+    ]
+    head = ["| the paper says | section | here it | measured | figure |", "|---|---|---|---|---|"]
+    return "\n".join(["## The paper's claims", "", *head, *rows, "", OUR_READING])

@@ -1,0 +1,136 @@
+"""The paper's first two experiments: every (β, r) of a grid, batch, and the default, on one track.
+
+Warm restarts with one step a visit, as in the paper. small.py and medium.py say how long the
+excerpt is; the rest is here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from curves import (
+    ENDLESS,
+    Run,
+    Spread,
+    Watched,
+    every_fifth_second,
+    first_dictionary,
+    record,
+    times_faster,
+)
+from outputs import facts
+from recordings import Frontend
+
+import ondes
+
+IDENTITY_PASSES = 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    name: str
+    start_s: float
+    end_s: float
+    n_components: int
+    seconds: float  # of learning, for each run
+    seeds: tuple[int, ...]
+    betas: tuple[int | None, ...] = (1, 10, 100, 1000, None)  # None: all N frames
+    rs: tuple[float, ...] = (0.0, 0.25, 0.5, 0.7, 0.9, 1.0)
+    frontend: Frontend = field(default_factory=Frontend)
+
+
+def run(settings: Settings, frames: np.ndarray) -> dict[str, Any]:
+    """All runs on these frames, as they go into the JSON."""
+    per_second = round(settings.frontend.sr / settings.frontend.stft.hop_length)
+    train, held_out = every_fifth_second(frames, per_second)
+    runs: list[Run] = []
+    for seed in settings.seeds:
+        for model, names in contestants(settings, train, seed):
+            names |= {"n_frames": len(train), "seed": seed}
+            runs.append(record(model, train, held_out, settings.seconds, **names))
+            print(f"{settings.name}: {names}: {runs[-1].end:.4f}", file=sys.stderr)
+    return {
+        "settings": asdict(settings),
+        "machine": facts() | {"backend": runs[-1].backend},
+        "n_train": len(train),
+        "n_held_out": len(held_out),
+        "n_bins": train.shape[1],
+        "batch_identity": batch_identity(settings, train),
+        "runs": [asdict(each) for each in runs],
+    }
+
+
+def contestants(
+    settings: Settings, train: np.ndarray, seed: int
+) -> Iterator[tuple[Watched, dict[str, Any]]]:
+    """Batch and the paper's algorithm from the same first dictionary; the default as it is."""
+    common: dict[str, Any] = {"random_state": seed, "n_jobs": 1, "n_passes": ENDLESS}
+    shared = common | {"init": first_dictionary(train, settings.n_components, seed)}
+    yield Watched(settings.n_components, **common), {"algorithm": "default"}
+    yield Watched.batch(settings.n_components, **shared), {"algorithm": "batch"}
+    for beta in (size or len(train) for size in settings.betas):
+        for r in settings.rs:
+            model = Watched.paper(
+                settings.n_components, batch_size=beta, r=r, restarts="warm", **shared
+            )
+            yield model, {"algorithm": "online", "beta": beta, "r": r}
+
+
+def batch_identity(settings: Settings, train: np.ndarray) -> float:
+    """How far β = N, r = 0 ends from batch, as a share of the largest dictionary entry."""
+    common: dict[str, Any] = {
+        "n_components": settings.n_components,
+        "init": first_dictionary(train, settings.n_components, settings.seeds[0]),
+        "random_state": 0,
+        "n_passes": IDENTITY_PASSES,
+    }
+    batch = ondes.OnlineISNMF.batch(**common).fit(train).components_
+    online = ondes.OnlineISNMF.paper(**common, batch_size=len(train), r=0.0, restarts="warm")
+    return float(np.abs(online.fit(train).components_ - batch).max() / batch.max())
+
+
+class Grid:
+    """The results of one set, as questions that figures and claims ask."""
+
+    def __init__(self, results: dict[str, Any]) -> None:
+        self.results = results
+        self.name: str = results["settings"]["name"]
+        self.n_train: int = results["n_train"]
+        self.betas: list[int] = [beta or self.n_train for beta in results["settings"]["betas"]]
+        self.rs: list[float] = results["settings"]["rs"]
+        self._cells: dict[tuple[Any, ...], list[Run]] = {}
+        for each in (Run(**stored) for stored in results["runs"]):
+            self._cells.setdefault((each.algorithm, each.beta, each.r), []).append(each)
+
+    @cached_property
+    def batch(self) -> list[Run]:
+        return self._cells["batch", None, None]
+
+    @cached_property
+    def default(self) -> list[Run]:
+        return self._cells["default", None, None]
+
+    def cell(self, beta: int, r: float) -> list[Run]:
+        return self._cells["online", beta, r]
+
+    @cached_property
+    def cells(self) -> list[tuple[int, float]]:
+        return [(beta, r) for beta in self.betas for r in self.rs]
+
+    def end(self, beta: int, r: float) -> float:
+        return Spread.of(self.cell(beta, r)).end
+
+    def is_unstable(self, beta: int, r: float) -> bool:
+        """Whether any seed is."""
+        return any(run.is_unstable for run in self.cell(beta, r))
+
+    def times_faster(self, runs: Sequence[Run]) -> float:
+        return times_faster(self.batch, runs)
+
+    def beta_name(self, beta: int) -> str:
+        return "N" if beta == self.n_train else f"{beta:,}"

@@ -1,0 +1,134 @@
+"""What small.py and medium.py write: JSON, figures, and their section of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from curves import NEAR, UNSTABLE_RISE, Run, Spread, best_seed, level_of, plain, sooner
+from grid import Grid, Settings, run
+from outputs import Outputs, conditions, parse_options
+from pictures import Column, batch_line, default_line, draw_curves, draw_maps, shaded_lines
+from recordings import Recordings, frames_between
+
+PAPER_BETA, PAPER_R = 1000, 0.7  # the paper's choice
+SHOWN_BETAS = (100, 1)  # where r varies: one that learns well, and the smallest
+
+
+def main(settings: Settings, quick: Settings, description: str | None) -> None:
+    options = parse_options(description)
+    chosen, outputs = (quick, Outputs.quick()) if options.quick else (settings, Outputs.kept())
+    if options.seeds:
+        chosen = replace(chosen, seeds=tuple(range(options.seeds)))
+    excerpt = Recordings(options.audio).excerpt
+    frames = frames_between(excerpt, chosen.start_s, chosen.end_s, chosen.frontend)
+    results = run(chosen, frames)
+    print(outputs.write(chosen.name, results))
+    for path in draw(results, outputs.figures):
+        print(path)
+
+
+def draw(results: dict[str, Any], folder: Path) -> list[Path]:
+    grid = Grid(results)
+    reference = [default_line(grid.default), batch_line(grid.batch)]
+    by_beta = [(f"β = {grid.beta_name(beta)}", grid.cell(beta, PAPER_R)) for beta in grid.betas]
+    columns = [Column(f"the paper's algorithm, r = {PAPER_R}", shaded_lines(by_beta) + reference)]
+    for beta in SHOWN_BETAS:
+        by_r = [(f"r = {r:g}", grid.cell(beta, r)) for r in grid.rs]
+        name = f"the paper's algorithm, β = {grid.beta_name(beta)}"
+        falls_apart = beta == min(grid.betas)
+        columns.append(Column(name, shaded_lines(by_r) + reference, log=falls_apart))
+    range_of = grid.batch + grid.default
+    return [
+        draw_curves(curves_finding(grid), columns, range_of, folder / f"{grid.name}.png"),
+        draw_maps(grid, maps_finding(grid), folder / f"{grid.name}-map.png"),
+    ]
+
+
+def curves_finding(grid: Grid) -> str:
+    (beta, r), factor = fastest(grid)
+    default = sooner(grid.times_faster(grid.default))
+    paper = sooner(factor)
+    seconds = grid.results["settings"]["end_s"] - grid.results["settings"]["start_s"]
+    return (
+        f"{seconds:g} s of music: the default {default};\n"
+        f"of the paper's algorithm the fastest, β = {grid.beta_name(beta)}, r = {r:g}, {paper}"
+    )
+
+
+def maps_finding(grid: Grid) -> str:
+    unstable = [cell for cell in grid.cells if grid.is_unstable(*cell)]
+    if not unstable:
+        return "The paper's algorithm is stable at every β and r"
+    largest = max(r for _, r in unstable)
+    stable = [r for r in grid.rs if r > largest]
+    beyond = f"; from r = {min(stable):g} on it is stable at every β" if stable else ""
+    return (
+        f"The paper's algorithm is unstable at r {'=' if largest == 0 else '≤'} {largest:g} "
+        f"with {len(unstable)} of {len(grid.betas)} values of β{beyond}"
+    )
+
+
+def fastest(grid: Grid) -> tuple[tuple[int, float], float]:
+    """The (β, r) with β < N that is first at batch's level, else the one that ends lowest."""
+    inner = [cell for cell in grid.cells if cell[0] < grid.n_train]
+    chosen = max(inner, key=lambda cell: (grid.times_faster(grid.cell(*cell)), -grid.end(*cell)))
+    return chosen, grid.times_faster(grid.cell(*chosen))
+
+
+def section(heading: str, results: dict[str, Any]) -> str:
+    grid = Grid(results)
+    settings = results["settings"]
+    (beta, r), _ = fastest(grid)
+    rows: list[tuple[str, Sequence[Run]]] = [
+        ("batch", grid.batch),
+        (
+            f"the paper's choice: β = {PAPER_BETA:,}, r = {PAPER_R}",
+            grid.cell(PAPER_BETA, PAPER_R),
+        ),
+        (f"the paper's fastest: β = {grid.beta_name(beta)}, r = {r:g}", grid.cell(beta, r)),
+        ("the default", grid.default),
+    ]
+    table = "\n".join(_row(grid, name, runs) for name, runs in rows)
+    return f"""## {heading}
+
+{results["n_train"]:,} frames to learn from and {results["n_held_out"]:,} held out: from \
+{settings["start_s"]:g} s to {settings["end_s"]:g} s of one track, every fifth second of sound \
+is held out, less the frames at its edges, whose windows reach over. Warm restarts with one step a \
+visit, as in the paper; batch and online start from the same random frames, the default as it \
+always does. {conditions(settings, results["machine"])}
+
+![Held-out divergence against seconds of learning](figures/{grid.name}.png)
+
+*Lower and further left is better; a curve that leaves through the top has fallen apart.* \
+{curves_finding(grid).replace(chr(10), " ")}.
+
+![Maps over β and r](figures/{grid.name}-map.png)
+
+*Each cell is one setting of the paper's algorithm, the median of its seeds; framed ones rise by \
+more than {UNSTABLE_RISE:.0%} above their own lowest in some seed.* {maps_finding(grid)}.
+
+| held-out divergence per bin after {settings["seconds"]:g} s | median | lowest to highest | best \
+seed | s to batch's level | × sooner |
+|---|---|---|---|---|---|
+{table}
+
+Batch's level is {level_of(grid.batch):.3f}: {NEAR - 1:.0%} above the lowest that its median \
+reaches. β = N with r = 0 is batch itself, so what its cell says beside 1 × is the noise of timing.
+"""
+
+
+def _row(grid: Grid, name: str, runs: Sequence[Run]) -> str:
+    spread = Spread.of(runs)
+    reached = spread.seconds_to(level_of(grid.batch))
+    factor = grid.times_faster(runs)
+    ends = [run.end for run in runs]
+    best = best_seed(runs)
+    return (
+        f"| {name} | {spread.end:.3f} | {min(ends):.3f} to {max(ends):.3f} "
+        f"| {best.end:.3f} (seed {best.seed}) "
+        f"| {'never' if reached is None else plain(reached)} "
+        f"| {'' if factor == 0 else plain(factor)} |"
+    )

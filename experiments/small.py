@@ -1,0 +1,34 @@
+"""The paper's first comparison: thirty seconds of music, online against batch.
+
+    python experiments/small.py [--audio FOLDER] [--quick] [--seeds N]
+
+Writes experiments/results/small.json and docs/figures/small*.png.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import grid_report
+from grid import Settings
+
+SETTINGS = Settings(
+    name="small",
+    start_s=60,
+    end_s=90,
+    n_components=16,
+    seconds=1.2,
+    seeds=(0, 1, 2, 3, 4),
+    betas=(1, 10, 100, 1000, None),  # None: all N frames
+    rs=(0.0, 0.25, 0.5, 0.7, 0.9, 1.0),
+)
+QUICK = replace(SETTINGS, seconds=0.5, seeds=(0,), betas=(1, 100, 1000, None), rs=(0.0, 0.7, 1.0))
+
+
+def section(results: dict[str, Any]) -> str:
+    return grid_report.section("Thirty seconds", results)
+
+
+if __name__ == "__main__":
+    grid_report.main(SETTINGS, QUICK, __doc__)

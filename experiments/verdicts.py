@@ -1,0 +1,232 @@
+"""The verdict on each claim of the paper, and its reason, from the numbers that were measured."""
+
+from __future__ import annotations
+
+import numpy as np
+from curves import Run, Spread, plain
+from grid import IDENTITY_PASSES, Grid
+from grid_report import PAPER_BETA, PAPER_R, fastest
+from large import Comparison, amount
+
+VERDICTS = HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
+CLOSE = 1.05  # within five per cent: competes
+NOISE = 1.5  # times sooner: below that, timing may have decided
+CLEARLY = 2  # times sooner
+ORDERS = 100  # times: several orders of magnitude, at the least
+EQUAL_PASSES = 5
+
+
+def counted(n_holding: int, n_all: int) -> str:
+    return HOLDS if n_holding == n_all else IN_PART if n_holding else FAILS
+
+
+# ---- thirty seconds and four minutes ----
+
+
+def online_becomes_batch(grid: Grid) -> tuple[str, str]:
+    difference = grid.results["batch_identity"]
+    verdict = HOLDS if difference < 1e-3 else FAILS
+    return verdict, f"dictionaries differ by {difference:.0e} after {IDENTITY_PASSES} passes"
+
+
+def smallest_beta_is_unstable(grid: Grid) -> tuple[str, str]:
+    rs = [r for r in grid.rs if r < 1]
+    unstable = [r for r in rs if grid.is_unstable(min(grid.betas), r)]
+    return counted(len(unstable), len(rs)), f"β = 1 is unstable at {_list_r(unstable)}"
+
+
+def large_beta_is_stable(grid: Grid) -> tuple[str, str]:
+    """For every r < 1 there is a β from which on all are stable, and some below it is not."""
+    needed = {}
+    for r in (r for r in grid.rs if r < 1):
+        unstable = [beta for beta in grid.betas if grid.is_unstable(beta, r)]
+        above = [beta for beta in grid.betas if beta > max(unstable, default=0)]
+        needed[r] = min(above, default=None)
+    cured = [r for r, beta in needed.items() if beta is not None]
+    said = "; ".join(
+        f"r = {r:g}: " + ("no β is stable" if beta is None else f"from β = {grid.beta_name(beta)}")
+        for r, beta in needed.items()
+        if beta is None or beta > min(grid.betas)
+    )
+    return counted(len(cured), len(needed)), f"stable {said or 'at every β'}"
+
+
+def high_r_is_stable(grid: Grid) -> tuple[str, str]:
+    cells = [(beta, r) for beta, r in grid.cells if r > 0.5]
+    stable = [cell for cell in cells if not grid.is_unstable(*cell)]
+    return counted(len(stable), len(cells)), f"{len(stable)} of {len(cells)} cells are stable"
+
+
+def no_forgetting_is_stable(grid: Grid) -> tuple[str, str]:
+    stable = [beta for beta in grid.betas if not grid.is_unstable(beta, 1.0)]
+    return counted(len(stable), len(grid.betas)), (
+        f"{len(stable)} of {len(grid.betas)} values of β are stable at r = 1"
+    )
+
+
+def forgetting_is_crucial(grid: Grid) -> tuple[str, str]:
+    batch = Spread.of(grid.batch).end
+    keeping = min(grid.end(beta, 1.0) for beta in grid.betas)
+    forgetting = min(grid.end(beta, r) for beta, r in grid.cells if r < 1 and beta < grid.n_train)
+    if forgetting <= CLOSE * batch < keeping:
+        verdict = HOLDS
+    else:
+        verdict = IN_PART if forgetting < keeping else FAILS
+    return verdict, f"best with r = 1 {keeping:.3f}, with r < 1 {forgetting:.3f}, batch {batch:.3f}"
+
+
+def best_beta_lies_between(grid: Grid) -> tuple[str, str]:
+    """At how many r < 1 some 1 < β < N is first where β = N ends."""
+    inner = [beta for beta in grid.betas if min(grid.betas) < beta < grid.n_train]
+    won = {}
+    for r in (r for r in grid.rs if r < 1):
+        level = grid.end(grid.n_train, r)
+
+        def seconds(beta: int, r: float = r, level: float = level) -> float:
+            reached = Spread.of(grid.cell(beta, r)).seconds_to(level)
+            return np.inf if reached is None else reached
+
+        best = min(inner, key=seconds)
+        if NOISE * seconds(best) < min(seconds(min(grid.betas)), seconds(grid.n_train)):
+            factor = seconds(grid.n_train) / seconds(best)
+            won[r] = f"r = {r:g}: β = {best:,} {plain(factor)} × sooner than β = N"
+    said = "; ".join(won.values()) or "no β between is clearly sooner where β = N ends"
+    return counted(len(won), sum(r < 1 for r in grid.rs)), said
+
+
+def small_beta_costs(grid: Grid) -> tuple[str, str]:
+    cells = {beta: grid.cell(beta, PAPER_R) for beta in grid.betas}
+    cost = {beta: np.median([run.seconds_a_pass for run in runs]) for beta, runs in cells.items()}
+    ratio = cost[min(grid.betas)] / cost[grid.n_train]
+    listed = ", ".join(
+        f"β = {grid.beta_name(beta)} {plain(1e3 * seconds)} ms" for beta, seconds in cost.items()
+    )
+    return HOLDS if ratio > NOISE else FAILS, f"a pass takes {listed}"
+
+
+def small_beta_uses_redundancy(grid: Grid) -> tuple[str, str]:
+    """At how many r < 1 some β < N is lower than β = N after equally many passes."""
+
+    def after(run: Run) -> float:
+        there = np.flatnonzero(np.array(run.visited) >= EQUAL_PASSES * run.n_frames)
+        return float(run.curve[there[0]]) if len(there) else np.inf
+
+    rs = [r for r in grid.rs if r < 1]
+    better, said = [], []
+    for r in rs:
+        reached = {
+            beta: np.median([after(run) for run in grid.cell(beta, r)]) for beta in grid.betas
+        }
+        best = min(reached, key=lambda beta: reached[beta])
+        if best < grid.n_train:
+            better.append(r)
+        said.append(f"r = {r:g}: β = {grid.beta_name(best)} {reached[best]:.3f}")
+    return counted(len(better), len(rs)), f"lowest after {EQUAL_PASSES} passes: {'; '.join(said)}"
+
+
+def orders_of_magnitude(grid: Grid) -> tuple[str, str]:
+    cells = [cell for cell in grid.cells if cell[0] < grid.n_train]
+    factors = [grid.times_faster(grid.cell(*cell)) for cell in cells]
+    (beta, r), best = fastest(grid)
+    wide = sum(factor >= ORDERS for factor in factors) >= len(cells) / 2
+    verdict = HOLDS if wide else IN_PART if best >= CLEARLY else FAILS
+    default = grid.times_faster(grid.default)
+    return verdict, (
+        f"{sum(factor > NOISE for factor in factors)} of {len(cells)} cells are clearly sooner at "
+        f"batch's level; the first, β = {grid.beta_name(beta)}, r = {r:g}: {times(best)}; "
+        f"the default {times(default)}"
+    )
+
+
+def faster_on_short_signals(grid: Grid) -> tuple[str, str]:
+    (beta, r), best = fastest(grid)
+    verdict = HOLDS if best >= CLEARLY else IN_PART if best > NOISE else FAILS
+    return verdict, (
+        f"the fastest, β = {grid.beta_name(beta)}, r = {r:g}: {times(best)}; "
+        f"the default {times(grid.times_faster(grid.default))}"
+    )
+
+
+def competes_on_short_signals(grid: Grid) -> tuple[str, str]:
+    batch = Spread.of(grid.batch).end
+    inner = [cell for cell in grid.cells if cell[0] < grid.n_train]
+    close = [cell for cell in inner if grid.end(*cell) <= CLOSE * batch]
+    return HOLDS if close else FAILS, (
+        f"{len(close)} of {len(inner)} cells end within {CLOSE - 1:.0%} of batch in equal time"
+    )
+
+
+def the_papers_choice_satisfies(*grids: Grid) -> tuple[str, str]:
+    good, said = 0, []
+    for grid in grids:
+        best = min(grid.cells, key=lambda cell: grid.end(*cell))
+        lowest, chosen = grid.end(*best), grid.end(PAPER_BETA, PAPER_R)
+        good += chosen <= CLOSE * lowest
+        said.append(
+            f"{grid.name} {chosen:.3f}, the best cell {lowest:.3f} "
+            f"(β = {grid.beta_name(best[0])}, r = {best[1]:g}), "
+            f"the default {Spread.of(grid.default).end:.3f}"
+        )
+    return counted(good, len(grids)), "; ".join(said)
+
+
+# ---- ninety-nine minutes ----
+
+
+def more_accurate_in_a_fraction(large: Comparison) -> tuple[str, str]:
+    sooner, lower, said = 0, 0, []
+    subsets = [size for size in large.batches if size < large.n_train]
+    best = min(large.settings_of_online, key=lambda each: Spread.of(large.online(*each)).end)
+    end = Spread.of(large.online(*best)).end
+    for size in subsets:
+        factor = large.times_faster(large.online(*best), size)
+        batch = Spread.of(large.batches[size]).end
+        lower += end < batch
+        sooner += factor >= CLEARLY and end < batch
+        said.append(f"{amount(large, size)} {batch:.3f} ({times(factor)})")
+    verdict = HOLDS if sooner == len(subsets) else IN_PART if lower else FAILS
+    ends = ", ".join(
+        f"β = {beta:,}, r = {r:g} ends at {Spread.of(large.online(beta, r)).end:.3f}"
+        for beta, r in large.settings_of_online
+    )
+    return verdict, (
+        f"{ends}; batch on {', '.join(said)}; "
+        f"the default ends at {Spread.of(large.default).end:.3f}"
+    )
+
+
+def orders_on_large(large: Comparison) -> tuple[str, str]:
+    """Against batch where it ends lowest; in part if only against batch on the most frames."""
+    contestants = {
+        f"β = {beta:,}, r = {r:g}": large.online(beta, r) for beta, r in large.settings_of_online
+    }
+    best, said = {}, []
+    for size in sorted({large.best_batch, max(large.batches)}):
+        factors = {name: large.times_faster(runs, size) for name, runs in contestants.items()}
+        best[size] = max(factors.values())
+        factors["the default"] = large.times_faster(large.default, size)
+        listed = ", ".join(f"{name} {times(factor)}" for name, factor in factors.items())
+        said.append(f"at the level of batch on {amount(large, size)}: {listed}")
+    if best[large.best_batch] >= ORDERS:
+        return HOLDS, "; ".join(said)
+    return IN_PART if max(best.values()) >= CLEARLY else FAILS, "; ".join(said)
+
+
+def constant_cost(large: Comparison) -> tuple[str, str]:
+    run = large.online(*large.settings_of_online[0])[0]
+    seconds, visited = np.array(run.seconds), np.array(run.visited)
+    middle = np.interp(visited[-1] / 2, visited, seconds)
+    early, late = middle - seconds[0], seconds[-1] - middle
+    verdict = HOLDS if 0.8 < late / early < 1.25 else FAILS
+    return verdict, (
+        f"{2e6 * early / visited[-1]:.0f} µs a frame in the first half of the run, "
+        f"{2e6 * late / visited[-1]:.0f} in the second"
+    )
+
+
+def times(factor: float) -> str:
+    return "never" if factor == 0 else f"{plain(factor)} ×"
+
+
+def _list_r(rs: list[float]) -> str:
+    return "no r < 1" if not rs else "r = " + ", ".join(f"{r:g}" for r in rs)

@@ -1,0 +1,300 @@
+"""The machinery of the experiments: watched runs, verdicts, and the page; nothing is timed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soundfile
+from conftest import spectrogram
+
+import ondes
+from ondes.scene import make_scene
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "experiments"))
+
+import curves
+import grid
+import grid_report
+import large
+import page
+import small
+import verdicts
+from curves import Run, Spread, Watched
+from outputs import Outputs
+from recordings import Recordings, frames_between
+
+AGES = 600.0  # seconds that no run here comes near
+
+
+# ---- watched runs ----
+
+
+def test_a_watched_fit_learns_the_same_bits_as_an_unwatched_one():
+    frames = spectrogram()
+    settings = {"n_components": 4, "random_state": 0, "n_passes": 3, "batch_size": 50}
+    warm = settings | {"restarts": "warm"}
+    for watched, plain in [
+        (Watched(**settings), ondes.OnlineISNMF(**settings)),
+        (Watched.paper(**warm), ondes.OnlineISNMF.paper(**warm)),
+    ]:
+        last = watched.watch(frames, AGES)[-1]
+        np.testing.assert_array_equal(last.dictionary, plain.fit(frames).components_)
+        assert last.n_frames == 3 * len(frames)
+
+
+def test_the_curve_of_all_frames_without_memory_is_that_of_batch():
+    frames, held_out = spectrogram(n_frames=300), spectrogram(n_frames=360)[300:]
+    common = {
+        "n_components": 4,
+        "init": curves.first_dictionary(frames, 4, seed=1),
+        "n_passes": 8,
+        "random_state": 0,
+    }
+    batch = Watched.batch(**common)
+    online = Watched.paper(batch_size=len(frames), r=0.0, restarts="warm", **common)
+    names = {"n_frames": len(frames), "seed": 1}
+    batch, online = (
+        curves.record(model, frames, held_out, AGES, algorithm=name, **names)
+        for name, model in {"batch": batch, "online": online}.items()
+    )
+    first = dict(zip(batch.visited, batch.divergence, strict=True))
+    other = dict(zip(online.visited, online.divergence, strict=True))
+    assert {0, 8 * len(frames)} <= first.keys() & other.keys()
+    for visited in first.keys() & other.keys():
+        assert first[visited] == pytest.approx(other[visited], rel=1e-5)
+    assert batch.end < 0.9 * batch.curve[0]
+
+
+def test_a_curve_holds_the_score_of_each_dictionary():
+    frames, held_out = spectrogram(n_frames=300), spectrogram(n_frames=360)[300:]
+    model = Watched(3, random_state=0, n_passes=2)
+    recorded = curves.record(model, frames, held_out, AGES, algorithm="a", n_frames=300, seed=0)
+    unwatched = ondes.OnlineISNMF(3, random_state=0, n_passes=2)
+    assert recorded.curve[0] == pytest.approx(-unwatched.begin(frames).score(held_out), rel=1e-5)
+    assert recorded.end == pytest.approx(-unwatched.fit(frames).score(held_out), rel=1e-5)
+
+
+def test_a_run_ends_with_the_first_update_after_its_time():
+    snapshots = Watched(3, random_state=0, batch_size=50).watch(spectrogram(), seconds=0.0)
+    assert [snapshot.n_frames for snapshot in snapshots] == [0, 50]
+
+
+def test_nothing_held_out_shares_samples_with_what_is_learned_from():
+    numbers = np.arange(1000)[:, None]
+    train, held_out = curves.every_fifth_second(numbers, per_second=43)
+    assert np.abs(train - held_out.T).min() == 2
+    assert len(train) + len(held_out) == 1000 - 4 * 2  # four seconds are held out, two edges each
+    assert len(held_out) == 4 * (43 - 2)
+
+
+def test_who_runs_is_who_the_paper_says():
+    frames = spectrogram().astype(np.float32)
+    settings = replace(small.SETTINGS, n_components=3)
+    for model, names in grid.contestants(settings, frames, seed=0):
+        if names["algorithm"] == "default":
+            assert (
+                model.get_params()
+                == Watched(3, random_state=0, n_jobs=1, n_passes=curves.ENDLESS).get_params()
+            )
+        else:
+            assert (model.restarts, model.solver) == ("warm", ondes.Solver.paper(1))
+            np.testing.assert_array_equal(model.init, curves.first_dictionary(frames, 3, 0))
+    subsets = replace(large.SETTINGS, n_components=3, subsets=(50, None), buffer=100)
+    models = {
+        (names["algorithm"], names["n_frames"]): (model, given)
+        for model, given, names in large.contestants(subsets, frames, seed=0)
+    }
+    paper, buffers = models["online", len(frames)]
+    assert (paper.restarts, paper.solver) == ("fresh", ondes.Solver.paper(100))
+    assert [len(buffer) for buffer in buffers] == [100] * 4
+    assert models.keys() == {("default", 400), ("online", 400), ("batch", 50), ("batch", 400)}
+
+
+# ---- what curves say ----
+
+
+def made_up(curve, seconds=None, visited=None, **names):
+    seconds = [0.01 * 2**n for n in range(len(curve))] if seconds is None else seconds
+    visited = [100 * n for n in range(len(curve))] if visited is None else visited
+    names = {"algorithm": "online", "n_frames": 100, "seed": 0} | names
+    return Run(seconds=seconds, visited=visited, divergence=list(curve), **names)
+
+
+@pytest.mark.parametrize(
+    ("curve", "unstable"),
+    [
+        ([3.0, 2.0, 1.0, 1.04], False),
+        ([3.0, 2.0, 1.0, 1.06, 1.0], True),
+        ([3.0, 9.0, 1.0, 0.9], False),  # the rise is over before every frame was visited
+        ([3.0, 2.0, None, 1.0], True),
+        ([3.0, 2.0, 1.0, 1e12], True),
+    ],
+)
+def test_unstable_is_a_rise_after_the_first_pass(curve, unstable):
+    visited = [0, 50, 100, 150, 200][: len(curve)]
+    assert made_up(curve, visited=visited).is_unstable == unstable
+
+
+def test_seeds_together():
+    runs = [made_up([4.0, last], seconds=[0.01, 1.0]) for last in (1.0, 3.0, None)]
+    spread = Spread.of(runs)
+    assert (spread.end, spread.low[-1], spread.high[-1]) == (3.0, 1.0, np.inf)
+    assert spread.seconds_to(3.5) == 1.0
+    assert spread.seconds_to(2.9) is None
+    assert curves.best_seed(runs).end == 1.0
+
+
+def test_times_faster_counts_to_the_level_that_batch_ends_at():
+    batch = [made_up([4.0, 3.0, 2.0], seconds=[0.01, 1.0, 10.0])]
+    early = [made_up([4.0, 2.01, 1.0], seconds=[0.01, 0.1, 10.0])]
+    never = [made_up([4.0, 3.0, 2.5], seconds=[0.01, 0.1, 10.0])]
+    assert curves.times_faster(batch, early) == pytest.approx(100, rel=0.3)  # to the nearest mark
+    assert curves.times_faster(batch, never) == 0
+
+
+# ---- verdicts ----
+
+
+def grid_results(end, unstable=lambda beta, r: False, batch=1.0, default=0.9, passes=10):
+    """Curves that fall from 3 to their end in two steps; N is 1034."""
+    settings = replace(small.SETTINGS, seeds=(0,), rs=(0.0, 0.7, 1.0))
+    last = passes * 1034
+    names = {"n_frames": 1034, "visited": [0, last // 2, last], "seconds": [0.001, 0.5, 1.0]}
+
+    def run(value, rises=False, **which):
+        return asdict(made_up([3.0, value, 2 * value if rises else value], **names, **which))
+
+    runs = [run(batch, algorithm="batch"), run(default, algorithm="default")]
+    runs += [
+        run(end(beta, r), unstable(beta, r), beta=beta, r=r)
+        for beta in (1, 10, 100, 1000, 1034)
+        for r in settings.rs
+    ]
+    return {"settings": asdict(settings), "n_train": 1034, "batch_identity": 1e-7, "runs": runs}
+
+
+def test_verdicts_where_the_paper_is_right():
+    right = grid.Grid(
+        grid_results(lambda beta, r: 2.0 if r == 1 else 1.0, lambda beta, r: beta == 1 and r < 1)
+    )
+    for decide in (
+        verdicts.online_becomes_batch,
+        verdicts.smallest_beta_is_unstable,
+        verdicts.large_beta_is_stable,
+        verdicts.no_forgetting_is_stable,
+        verdicts.forgetting_is_crucial,
+        verdicts.competes_on_short_signals,
+    ):
+        assert decide(right)[0] == verdicts.HOLDS, decide.__name__
+    assert verdicts.high_r_is_stable(right)[0] == verdicts.IN_PART  # r = 0.7 is not, at β = 1
+    assert verdicts.the_papers_choice_satisfies(right)[0] == verdicts.HOLDS
+
+
+def test_verdicts_where_the_paper_is_wrong():
+    wrong = grid.Grid(grid_results(lambda beta, r: 1.1 + r / 2, lambda beta, r: r == 1))
+    for decide in (
+        verdicts.smallest_beta_is_unstable,
+        verdicts.no_forgetting_is_stable,
+        verdicts.competes_on_short_signals,
+        verdicts.faster_on_short_signals,
+        verdicts.orders_of_magnitude,
+    ):
+        assert decide(wrong)[0] == verdicts.FAILS, decide.__name__
+    assert verdicts.forgetting_is_crucial(wrong)[0] == verdicts.IN_PART
+    assert verdicts.high_r_is_stable(wrong)[0] == verdicts.IN_PART
+    assert verdicts.the_papers_choice_satisfies(wrong)[0] == verdicts.FAILS
+
+
+def test_forgetting_is_not_crucial_where_one_competes_without():
+    both = grid.Grid(grid_results(lambda beta, r: 1.02 if r == 1 else 1.0))
+    assert verdicts.forgetting_is_crucial(both)[0] == verdicts.IN_PART
+
+
+def large_results(paper_end, paper_seconds):
+    settings = asdict(replace(large.SETTINGS, online=((1000, 0.7),)))
+    runs = [
+        made_up([3.0, 2.0, 1.0], [0.001, 10.0, 20.0], algorithm="batch", n_frames=1_000),
+        made_up([3.0, 2.0, 1.0], [0.001, 10.0, 20.0], algorithm="batch", n_frames=100_000),
+        made_up([3.0, 0.8, 0.8], [0.001, 0.1, 20.0], algorithm="default", n_frames=200_000),
+        made_up(
+            [3.0, paper_end, paper_end],
+            [0.001, paper_seconds, 20.0],
+            n_frames=200_000,
+            beta=1000,
+            r=0.7,
+        ),
+    ]
+    return {
+        "settings": settings,
+        "minutes": 99,
+        "n_train": 200_000,
+        "runs": [asdict(run) for run in runs],
+    }
+
+
+@pytest.mark.parametrize(
+    ("end", "seconds", "accurate", "orders"),
+    [
+        (0.9, 0.1, verdicts.HOLDS, verdicts.HOLDS),
+        (0.9, 6.0, verdicts.HOLDS, verdicts.IN_PART),
+        (0.9, 19.0, verdicts.IN_PART, verdicts.FAILS),
+        (1.5, 0.1, verdicts.FAILS, verdicts.FAILS),
+    ],
+)
+def test_verdicts_on_the_large_set(end, seconds, accurate, orders):
+    compared = large.Comparison(large_results(end, seconds))
+    assert verdicts.more_accurate_in_a_fraction(compared)[0] == accurate
+    assert verdicts.orders_on_large(compared)[0] == orders
+
+
+# ---- from a recording to the page ----
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory):
+    """A quick small experiment on a scene of our own, in place of the track."""
+    folder = tmp_path_factory.mktemp("experiment")
+    track = Recordings.excerpt.fget(SimpleNamespace(root=folder))
+    track.parent.mkdir(parents=True)
+    soundfile.write(track, make_scene(10.0, 11025, seed=0).mixture, 11025)
+    frames = frames_between(Recordings(folder).excerpt, 0, 10, small.QUICK.frontend)
+    settings = replace(small.QUICK, end_s=10, start_s=0, n_components=3, seconds=0.02)
+    outputs = Outputs(folder / "quick", folder / "quick" / "results.md")
+    results = grid.run(settings, frames)
+    outputs.write("small", results)
+    grid_report.draw(results, outputs.figures)
+    return outputs
+
+
+def test_results_are_json_and_say_under_which_conditions(outputs):
+    results = json.loads((outputs.results / "small.json").read_text())
+    assert len(results["runs"]) == 2 + len(small.QUICK.betas) * len(small.QUICK.rs)
+    assert results["machine"].keys() >= {"backend", "cpu", "cores", "date", "threads"}
+    assert results["batch_identity"] < 1e-3
+    text = small.section(results)
+    for stated in ("K = 3", "11025 Hz", "60 dB", "every fifth second", "one thread"):
+        assert stated in text
+    assert "nan" not in text
+
+
+def test_the_page_shows_what_there_is_and_leaves_out_the_rest(outputs):
+    paper = page.measured(page.PAPER, quick=outputs.results)
+    assert [module.__name__ for module, _ in paper] == ["small"]
+    other = SimpleNamespace(section=lambda found: f"## Race\n\n{found}", summary=lambda _: "Won.")
+    text = page.assemble(paper, [(other, {"peers": 3})])
+    assert text.startswith("# Results\n\nOf ")
+    assert "Won.\n" in text
+    assert text.index("The paper's claims") < text.index("Thirty seconds") < text.index("## Race")
+    assert "Four minutes" not in text
+    for line in text.splitlines():
+        if "](figures/" in line:
+            name = line.split("](figures/")[1].split(")")[0]
+            assert (outputs.figures / name).stat().st_size < 120_000
+    assert page.measured(("experiments/nowhere.py",)) == []
+    assert page.assemble([], []).startswith("# Results")
