@@ -220,4 +220,5 @@ def test_memory_of_a_stream_does_not_grow(backend):
         model.partial_fit(frames)
     late = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert late - early < 20_000
+    # PyTorch keeps records of its own, which level off; keeping the frames would take 2.6 MB.
+    assert late - early < (200_000 if backend == "torch" else 20_000)

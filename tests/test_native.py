@@ -13,19 +13,19 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import cases, make_case
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ondes import OnlineISNMF
 from ondes.nmf.backends import native, reference
-from ondes.nmf.divergence import LevelledFrames, level_frames
 from ondes.nmf.penalties import L1, GroupLog
-from ondes.nmf.problem import Problem, Solver
+from ondes.nmf.problem import Solver
 
 if not native.available():
     pytest.skip("the native backend is not built here", allow_module_level=True)
@@ -50,80 +50,6 @@ def instruction_set(isa):
             del os.environ["ONDES_ISA"]
         else:
             os.environ["ONDES_ISA"] = before
-
-
-@dataclass(frozen=True)
-class Case:
-    frames: LevelledFrames
-    problem: Problem
-    start: np.ndarray | None
-
-
-def make_case(
-    n_frames,
-    n_bins,
-    n_components,
-    dtype,
-    *,
-    seed=0,
-    solver=None,
-    extreme=False,
-    with_start=False,
-    with_background=False,
-    floor=1e-8,
-    **options,
-):
-    rng = np.random.default_rng(seed)
-    dictionary = rng.gamma(0.5, size=(n_components, n_bins)) + 1e-9
-    dictionary /= dictionary.sum(axis=1, keepdims=True)
-    spectra = rng.gamma(0.5, size=(n_frames, n_components)) @ dictionary
-    spectra *= rng.exponential(size=spectra.shape)
-    if extreme:
-        spectra = 10.0 ** rng.uniform(-12, 12, size=spectra.shape)
-        spectra[rng.random(spectra.shape) < 0.2] = 0
-        spectra[:, 0] = np.maximum(spectra[:, 0], 1e-12)
-    background = rng.random(n_bins) * spectra.mean() if with_background else None
-    start = None
-    if with_start:
-        start = (10.0 ** rng.uniform(-25, 3, size=(n_frames, n_components))).astype(dtype)
-        start[rng.random(start.shape) < 0.1] = 0
-    frames = level_frames(spectra.astype(dtype), background)
-    solver = solver or Solver()
-    problem = Problem(dictionary, floor, solver, background=background, **options)
-    return Case(frames, problem, None if start is None else start[frames.sounding])
-
-
-def solvers(max_steps):
-    return st.builds(
-        Solver,
-        max_steps=st.integers(1, max_steps),
-        exponent=st.sampled_from([1.0, 0.5, 0.7]),
-        momentum=st.sampled_from([(), (0.0,), (0.0, 0.5), Solver().momentum]),
-        tol=st.sampled_from([0.0, 1e-3, 3e-2]),
-    )
-
-
-@st.composite
-def cases(draw, dtype, max_steps=6):
-    n_components = draw(st.integers(1, 14))
-    penalty = draw(
-        st.sampled_from([None, None, L1(0.3), GroupLog(1.0), GroupLog(5.0, offset=1e-3)])
-    )
-    groups = draw(st.none() | st.just(np.arange(n_components) // 3))
-    return make_case(
-        draw(st.integers(1, 140)),
-        draw(st.integers(1, 100)),
-        n_components,
-        dtype,
-        seed=draw(st.integers(0, 2**32 - 1)),
-        solver=draw(solvers(max_steps)),
-        extreme=draw(st.booleans()),
-        with_start=draw(st.booleans()),
-        with_background=draw(st.booleans()),
-        floor=draw(st.sampled_from([1e-10, 1e-6, 1e-2])),
-        penalty=penalty,
-        groups=groups,
-    )
 
 
 # ---- native equals reference ----
@@ -157,25 +83,14 @@ def test_float32_is_reference_to_rounding(isa, case):
     if not case.problem.solver.momentum and not case.problem.solver.tol:
         np.testing.assert_allclose(found, expected, rtol=1e-4)
     np.testing.assert_allclose(
-        objective(case, found), objective(case, expected), rtol=1e-5, atol=1e-5
+        case.objective(found), case.objective(expected), rtol=1e-5, atol=1e-5
     )
     # Sums of the activations that it found itself, summed here in float64.
-    sums = reference._accumulate(in_float64(case.frames), found.astype(float), case.problem)
+    sums = reference._accumulate(case.in_float64, found.astype(float), case.problem)
     np.testing.assert_allclose(found_sums.numerator, sums.numerator, rtol=1e-4)
     np.testing.assert_allclose(found_sums.denominator, sums.denominator, rtol=1e-4)
     noise = 1e-6 * case.frames.values.size
     np.testing.assert_allclose(found_sums.divergence, sums.divergence, rtol=1e-5, atol=noise)
-
-
-def in_float64(frames):
-    return replace(frames, values=frames.values.astype(np.float64))
-
-
-def objective(case, activations):
-    activations = activations.astype(np.float64)
-    fit = reference.divergences(in_float64(case.frames), activations, case.problem)
-    total = fit + reference.penalty_value(activations, case.problem)
-    return total / case.frames.values.shape[1]
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -185,7 +100,7 @@ def test_a_long_solve_ends_as_low_as_the_reference(isa, dtype):
     expected = reference.encode(case.frames, case.problem)
     with instruction_set(isa):
         found = native.encode(case.frames, case.problem)
-    np.testing.assert_allclose(objective(case, found), objective(case, expected), rtol=1e-4)
+    np.testing.assert_allclose(case.objective(found), case.objective(expected), rtol=1e-4)
 
 
 @pytest.mark.parametrize("isa", ISAS)

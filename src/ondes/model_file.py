@@ -166,6 +166,8 @@ def load(path: str | Path) -> OnlineISNMF:
     document = unpack(read_whole(path), path, CLASSES)
     try:
         model = OnlineISNMF(**document["parameters"])
+        if model.backend == "torch":  # of the machine it was saved on, which may be another
+            model.set_params(backend="auto", device=None, precision=None)
         learned = document["learned"]
         if not isinstance(learned, dict) or not set(learned) <= set(LEARNED):
             raise ValueError("it has learned what no model learns")

@@ -85,7 +85,10 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _one_line(error: Exception) -> str:
+    from ondes.nmf.backends import DeviceError
+
     message = " ".join(str(error).split())
-    if isinstance(error, (ValueError, OSError, ImportError)) and message:
+    expected = (ValueError, OSError, ImportError, MemoryError, DeviceError)
+    if isinstance(error, expected) and message:
         return message
     return f"{type(error).__name__}: {message} (a bug: ONDES_DEBUG=1 shows where; please report it)"

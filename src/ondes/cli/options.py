@@ -84,7 +84,12 @@ backend = click.option(
     metavar="NAME",
     callback=_as_backend,
     shell_complete=lambda *_: list(_backend_names()),
-    help="Who does the work: native, reference.",
+    help="Who does the work: native, reference, torch.",
+)
+device = click.option(
+    "--device",
+    metavar="NAME",
+    help="Where --backend torch works: cpu, cuda, cuda:1, mps.  [default: cpu]",
 )
 raw = click.option(
     "--raw",

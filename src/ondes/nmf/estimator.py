@@ -76,7 +76,13 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     random_state : int, RandomState or None, default=None
     n_jobs : int or None, default=None
         Threads of the compiled kernel; None is one, −1 all. It does not change the result.
-    backend : {"auto", "native", "reference"}, default="auto"
+    backend : {"auto", "native", "reference", "torch"}, default="auto"
+        Who does the work: the compiled kernel, NumPy, or PyTorch. "auto" is the kernel, or NumPy
+        where it was not built.
+    device : {"cpu", "cuda", "cuda:1", "mps"}, default=None
+        Where backend="torch" works; None is "cpu". A card is never taken unasked.
+    precision : {"tf32", "ieee", "bf16"}, default=None
+        Of the products of float32 frames on a CUDA card; None is "tf32".
     verbose : int, default=0
         1: a line a pass on standard error.
 
@@ -93,7 +99,7 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     n_passes_ : int
         Passes that the last `fit` began.
     backend_ : str
-        Who did the work.
+        Who did the work, and on which device where that was PyTorch.
     n_features_in_ : int
         Number of bins.
 
@@ -138,6 +144,8 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         random_state: Any = None,
         n_jobs: int | None = None,
         backend: str = "auto",
+        device: str | None = None,
+        precision: str | None = None,
         verbose: int = 0,
     ) -> None:
         self.n_components = n_components
@@ -161,6 +169,8 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.backend = backend
+        self.device = device
+        self.precision = precision
         self.verbose = verbose
 
     @classmethod
@@ -343,8 +353,8 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _summarise(
         self, frames: LevelledFrames, start: Array | None = None
     ) -> tuple[Array, Statistics]:
-        problem = self._problem(self.solver or Solver())
-        backend = backends.choose(self.backend, problem, len(frames))
+        problem = parameters.problem_of(self, self.solver or Solver())
+        backend = self._choose(problem, len(frames))
         self.backend_ = backend.NAME
         return backend.summarise(frames, problem, start, effective_n_jobs(self.n_jobs))
 
@@ -360,8 +370,9 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             moved = penalised_update(before, kept, self.dictionary_penalty)
         else:
             moved = reference.update_dictionary(before, kept, self.dictionary_exponent)
-        moved[: self._n_frozen] = before[: self._n_frozen]
-        self.components_, self.statistics_, scale = reference.rescale(moved, kept, self._n_frozen)
+        n_frozen = parameters.n_frozen(self)
+        moved[:n_frozen] = before[:n_frozen]
+        self.components_, self.statistics_, scale = reference.rescale(moved, kept, n_frozen)
         self.n_frames_seen_ += round(statistics.n_frames)
         return float(np.linalg.norm(self.components_ - before)), scale
 
@@ -437,7 +448,7 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         check_is_fitted(self)
         frames = self._validate(X, reset=False)
         scores, n_sounding = np.empty(len(frames)), 0
-        problem = self._problem(self._transform_solver)
+        problem = parameters.problem_of(self, self._transform_solver)
         for first, levelled, solved in self._encode(frames):
             each = -reference.divergences(levelled, solved, problem) / frames.shape[1]
             scores[first : first + _CHUNK] = levelled.spread(each)
@@ -445,12 +456,15 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return scores, n_sounding
 
     def _encode(self, frames: Array) -> Iterator[tuple[int, LevelledFrames, Array]]:
-        problem = self._problem(self._transform_solver)
-        backend = backends.choose(self.backend, problem, len(frames))
+        problem = parameters.problem_of(self, self._transform_solver)
+        backend = self._choose(problem, len(frames))
         n_jobs = effective_n_jobs(self.n_jobs)
         for first in range(0, len(frames), _CHUNK):
             levelled = self._level(frames[first : first + _CHUNK])
             yield first, levelled, backend.encode(levelled, problem, None, n_jobs)
+
+    def _choose(self, problem: Problem, n_frames: int) -> backends.Backend:
+        return backends.choose(self.backend, problem, n_frames, self.device, self.precision)
 
     # ---- the edge ----
 
@@ -475,14 +489,11 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         frozen, given = parameters.known_rows(self, frames.shape[1])
         if given is not None:
             return np.concatenate([frozen, given])
-        sounding = self._level(frames).values + frames.dtype.type(self.noise_floor)
-        draw = seeding.DRAWS[self.init]
-        drawn = draw(sounding, self.n_components - len(frozen), random_state)
-        return np.concatenate([frozen, drawn])
-
-    @property
-    def _n_frozen(self) -> int:
-        return 0 if self.frozen is None else len(np.atleast_2d(self.frozen))
+        n_drawn = self.n_components - len(frozen)
+        sounding = np.flatnonzero(frames.any(axis=1))
+        candidates = random_state.permutation(sounding)[: max(n_drawn, seeding.CANDIDATES)]
+        levelled = self._level(frames[candidates]).values + frames.dtype.type(self.noise_floor)
+        return np.concatenate([frozen, seeding.DRAWS[self.init](levelled, n_drawn, random_state)])
 
     @property
     def _transform_solver(self) -> Solver:
@@ -490,16 +501,6 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _level(self, frames: Array) -> LevelledFrames:
         return level_frames(frames, parameters.background_of(self, frames.shape[1]))
-
-    def _problem(self, solver: Solver) -> Problem:
-        return Problem(
-            self.components_,
-            self.noise_floor,
-            solver,
-            parameters.background_of(self, self.components_.shape[1]),
-            self.penalty,
-            None if self.groups is None else np.unique(self.groups, return_inverse=True)[1],
-        )
 
     def _report_pass(self) -> None:
         if self.verbose:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
-from ondes.nmf.backends import NAMES
+from ondes.nmf.backends import NAMES, PRECISIONS
 from ondes.nmf.divergence import Array
 from ondes.nmf.forgetting import Forgetting
 from ondes.nmf.penalties import ActivationPenalty, DictionaryPenalty
-from ondes.nmf.problem import Solver
+from ondes.nmf.problem import Problem, Solver
 
 INITS = ("k-means++", "random")
 RESTARTS = ("fresh", "warm")
@@ -29,6 +30,7 @@ def check(estimator: Any) -> None:
     _real(estimator, "tol", 0)
     _one_of("restarts", estimator.restarts, RESTARTS)
     _one_of("backend", estimator.backend, NAMES)
+    _device(estimator)
     if isinstance(estimator.init, str):
         _one_of("init", estimator.init, INITS)
     _instance(estimator, "forgetting", Forgetting)
@@ -41,6 +43,24 @@ def check(estimator: Any) -> None:
             f"groups of shape {np.shape(estimator.groups)} must hold one label for each of the "
             f"{estimator.n_components} components."
         )
+
+
+def problem_of(estimator: Any, solver: Solver) -> Problem:
+    """What a fitted estimator asks of its backend."""
+    dictionary, groups = estimator.components_, estimator.groups
+    return Problem(
+        dictionary,
+        estimator.noise_floor,
+        solver,
+        background_of(estimator, dictionary.shape[1]),
+        estimator.penalty,
+        None if groups is None else np.unique(groups, return_inverse=True)[1],
+    )
+
+
+def n_frozen(estimator: Any) -> int:
+    """How many rows of the dictionary never move."""
+    return 0 if estimator.frozen is None else len(np.atleast_2d(estimator.frozen))
 
 
 def background_of(estimator: Any, n_bins: int) -> Array | None:
@@ -121,6 +141,25 @@ def _real(
 def _one_of(name: str, value: Any, names: tuple[str, ...]) -> None:
     if value not in names:
         raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, names))}.")
+
+
+def _device(estimator: Any) -> None:
+    """`device` and `precision` are of backend="torch" alone, and nobody else may ignore them."""
+    device, precision = estimator.device, estimator.precision
+    for name, value in {"device": device, "precision": precision}.items():
+        if value is not None and estimator.backend != "torch":
+            raise ValueError(
+                f"{name}={value!r} needs backend='torch', not {estimator.backend!r}: give that, "
+                "or leave it out."
+            )
+    if device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?|mps", str(device)):
+        raise ValueError(f"device={device!r} must be 'cpu', 'cuda', 'cuda:1' and so on, or 'mps'.")
+    if precision is not None:
+        _one_of("precision", precision, PRECISIONS)
+        if not str(device).startswith("cuda"):
+            raise ValueError(
+                f"precision={precision!r} is of a CUDA card: give device='cuda', or leave it out."
+            )
 
 
 def _instance(estimator: Any, name: str, kind: Any) -> None:

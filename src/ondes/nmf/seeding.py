@@ -6,7 +6,7 @@ import numpy as np
 
 from ondes.nmf.divergence import Array
 
-CANDIDATES = 1000  # frames that k-means++ looks at; more cost time and change nothing
+CANDIDATES = 1000  # frames to draw from; for k-means++ more cost time and change nothing
 _KMEANS_ROUNDS = 2
 _SPREAD = 0.5  # log-normal width of the variations made where frames are too few
 
@@ -36,7 +36,7 @@ def cluster_centres(frames: Array, n_components: int, rng: np.random.RandomState
 
     Takes and returns what `random_frames` does.
     """
-    frames = frames[rng.permutation(len(frames))[:CANDIDATES]].astype(np.float64)
+    frames = frames.astype(np.float64)
     mean_logs = np.log(frames).mean(axis=1)
     n_trials = 2 + int(np.log(n_components)) if n_components > 1 else 1
     chosen: list[int] = []

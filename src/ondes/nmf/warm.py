@@ -24,7 +24,9 @@ class StoredActivations:
     """
 
     _WIDEST = 1e6
-    _LARGEST = 1e15  # in units of a frame's level: a row that dies out and is back must not overflow
+    _LARGEST = (
+        1e15  # in units of a frame's level: a row that dies out and is back must not overflow
+    )
 
     def __init__(self, n_frames: int, n_components: int, dtype: np.typing.DTypeLike) -> None:
         self._rows = np.zeros((n_frames, n_components), dtype=dtype)

@@ -107,7 +107,7 @@ def _parts(model: OnlineISNMF, frames: Array) -> tuple[Array, Array]:
     """
     levelled = level_frames(frames)
     problem = Problem(model.components_, FLOOR, TRANSFORM_SOLVER)
-    backend = backends.choose(model.backend, problem, len(frames))
+    backend = backends.choose(model.backend, problem, len(frames), model.device, model.precision)
     activations = backend.encode(levelled, problem).astype(np.float64)
     ratio = levelled.values / (activations @ model.components_ + FLOOR) * levelled.level[:, None]
     spectrum = model.components_ * (activations.T @ ratio)

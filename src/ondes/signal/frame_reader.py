@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ondes.signal.audio import AudioError, RawFormat, open_blocks
-from ondes.signal.stft import Stft, power
+from ondes.signal.stft import Stft, StftStream, power
 
 __all__ = ["FrameReader", "FrameSettings"]
 
@@ -27,6 +27,19 @@ class FrameSettings:
     sr: int
     block_size: int = 65536
     raw: RawFormat | None = None
+
+    @property
+    def n_columns(self) -> int:
+        """Numbers in a frame."""
+        return self.stft.n_bins
+
+    def stream(self) -> StftStream:
+        """What samples are pushed into."""
+        return self.stft.stream()
+
+    def finish(self, frames: Any) -> Frames:
+        """What is left to do with what comes out of it."""
+        return power(frames)
 
 
 class FrameReader:
@@ -44,7 +57,7 @@ class FrameReader:
         self.place, self.failure = first, None
         self._source, self._how = source, how
         self._chunks = self._read(first)
-        self._held: Frames = np.empty((0, how.stft.n_bins), np.float32)
+        self._held: Frames = np.empty((0, how.n_columns), np.float32)
 
     failure: AudioError | None
 
@@ -74,7 +87,7 @@ class FrameReader:
         stft = self._how.stft
         # The first frames of a stream see zeros before its start: begin as many earlier.
         n_early = min(place, -(-stft.n_padding // stft.hop_length))
-        stream, first = stft.stream(), place - n_early
+        stream, first = self._how.stream(), place - n_early
         with open_blocks(
             self._source,
             sr=self._how.sr,
@@ -84,7 +97,8 @@ class FrameReader:
             is_start_exact=False,
         ) as blocks:
             for block in itertools.chain(blocks, [None]):
-                frames = power(stream.flush() if block is None else stream.push(block))
+                pushed = stream.flush() if block is None else stream.push(block)
+                frames = self._how.finish(pushed)
                 dropped = min(n_early, len(frames))
                 n_early -= dropped
                 yield frames[dropped:]

@@ -33,7 +33,7 @@ class SegmentReader:
         """The frames of a segment; the last one of a recording has all that is left."""
         file, first, n_frames = segment
         if file in self._broken:
-            return np.empty((0, self._how.stft.n_bins), np.float32)
+            return np.empty((0, self._how.n_columns), np.float32)
         reader = self._open.pop(file, None)
         if reader is None or reader.place != first:
             reader = FrameReader(self._sources[file], self._how, first)

@@ -1,0 +1,309 @@
+"""The algorithm in PyTorch: what `ondes.nmf.backends.reference` does, on a CPU or a card.
+
+On a CUDA card float32 frames go to the fused kernel of `ondes.nmf.backends.fused`. All else is
+`solve_plainly`: tensor code that reads like the reference. Penalties stay the NumPy they are, so
+a user's own works here too. A frame's activations depend on that frame alone but for the rounding
+of matrix products, whose order of summation may follow the number of frames.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ondes.nmf.backends.devices import Tensor, out_of_memory_said, ready, torch, widest
+from ondes.nmf.divergence import Array, LevelledFrames
+from ondes.nmf.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem
+from ondes.nmf.statistics import Statistics
+
+TILE = 1024  # frames at a time on a CPU: temporaries stay in its caches
+CARD_TILE = 2**24  # entries at a time on a card: temporaries stay under a gigabyte
+
+
+class Sums(NamedTuple):
+    """What the dictionary's update needs of some frames, as float64 tensors on their device."""
+
+    weighted: Tensor  # (n_components, n_bins): Σ h · v / y²
+    inverse: Tensor  # (n_components, n_bins): Σ h / y
+    pull: Tensor  # (n_components,): Σ h · the penalty's slope
+    divergence: Tensor  # ()
+
+
+class TorchBackend:
+    """The backend's contract, bound to a device.
+
+    Parameters
+    ----------
+    device : str
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
+    precision : {"tf32", "ieee", "bf16"}
+        Of the fused kernel's matrix products.
+    """
+
+    def __init__(self, device: str = "cpu", precision: str = "tf32") -> None:
+        self.device, self.precision = torch.device(device), precision
+        self.NAME = f"torch ({ready(device)})"
+
+    def unsupported(self, problem: Problem) -> str | None:
+        """What this backend cannot do of `problem`: nothing."""
+        return None
+
+    def encode(
+        self, frames: LevelledFrames, problem: Problem, start: Array | None = None, n_jobs: int = 1
+    ) -> Array:
+        """Solve for the activations of each frame on its own; see `reference.encode`."""
+        return self._solve(frames, problem, start, with_sums=False)[0]
+
+    def summarise(
+        self, frames: LevelledFrames, problem: Problem, start: Array | None = None, n_jobs: int = 1
+    ) -> tuple[Array, Statistics]:
+        """Solve for the activations and sum the statistics; see `reference.summarise`."""
+        activations, sums = self._solve(frames, problem, start, with_sums=True)
+        assert sums is not None
+        weighted, inverse, pull, divergence = (each.cpu().double().numpy() for each in sums)
+        a, b = problem.dictionary**2 * weighted, inverse + pull[:, None]
+        return activations, Statistics(a, b, float(divergence), float(len(frames)))
+
+    def _solve(
+        self, frames: LevelledFrames, problem: Problem, start: Array | None, with_sums: bool
+    ) -> tuple[Array, Sums | None]:
+        dtype: torch.dtype = getattr(torch, frames.values.dtype.name)
+        if dtype == torch.float64 and self.device.type == "mps":
+            raise ValueError("device='mps' has no float64: give float32 frames.")
+
+        def here(array: Array, dtype: torch.dtype = dtype) -> Tensor:
+            return torch.tensor(np.asarray(array), dtype=dtype, device=self.device)
+
+        background = {}
+        if problem.background is not None:
+            row, mean = background_row(problem)
+            background = {"background": row, "background_activation": mean / frames.level}
+        with out_of_memory_said(self.device):
+            activations, sums = solve(
+                here(frames.values),
+                here(problem.dictionary, widest(self.device)),
+                problem,
+                **{name: here(array) for name, array in background.items()},
+                start=None if start is None else here(start),
+                precision=self.precision,
+                with_sums=with_sums,
+            )
+            return activations.cpu().numpy(), sums
+
+
+def background_row(problem: Problem) -> tuple[Array, float]:
+    """The background as a row of mean one, and that mean: over a frame's level, its activation."""
+    assert problem.background is not None
+    mean = float(np.mean(problem.background))
+    return problem.background / (mean or 1.0), mean
+
+
+def solve(
+    values: Tensor,
+    dictionary: Tensor,
+    problem: Problem,
+    *,
+    background: Tensor | None = None,
+    background_activation: Tensor | None = None,
+    start: Tensor | None = None,
+    precision: str = "tf32",
+    with_sums: bool,
+) -> tuple[Tensor, Sums | None]:
+    """Find the activations, by the fused kernel where there is one for this.
+
+    Parameters
+    ----------
+    values : tensor of shape (n, n_bins), levelled
+    dictionary : tensor of shape (n_components, n_bins), on the same device, of any float
+    problem : Problem
+        Its solver, floor, penalty and groups are used; dictionary and background come as tensors.
+    background : tensor of shape (n_bins,), of mean one, optional
+    background_activation : tensor of shape (n,), optional
+    start : tensor of shape (n, n_components), optional
+    precision : {"tf32", "ieee", "bf16"}
+    with_sums : bool
+
+    Returns
+    -------
+    tensor of shape (n, n_components), and the `Sums` where they are wanted
+    """
+    known: dict[str, Any] = {
+        "background": background,
+        "background_activation": background_activation,
+        "start": start,
+        "with_sums": with_sums,
+    }
+    if is_fused(problem, values):
+        from ondes.nmf.backends import fused
+
+        activations, sums = fused.solve(values, dictionary, problem, precision=precision, **known)
+        return activations, None if sums is None else Sums(*sums)
+    return solve_plainly(values, dictionary, problem, **known)
+
+
+def is_fused(problem: Problem, values: Tensor) -> bool:
+    """Whether `solve` has a fused kernel for these frames."""
+    if not values.is_cuda or not _has_triton():
+        return False
+    from ondes.nmf.backends import fused
+
+    return fused.unsupported(problem, values.dtype) is None
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def solve_plainly(
+    values: Tensor,
+    dictionary: Tensor,
+    problem: Problem,
+    *,
+    background: Tensor | None = None,
+    background_activation: Tensor | None = None,
+    start: Tensor | None = None,
+    with_sums: bool,
+) -> tuple[Tensor, Sums | None]:
+    """What `solve` does, in plain tensor code, tile by tile."""
+    n_bins = values.shape[1]
+    first = _even_start(dictionary, problem).to(values.dtype)
+    dictionary = dictionary.to(values.dtype)
+    found = values.new_empty((len(values), len(dictionary)))
+    total = _no_sums(dictionary) if with_sums else None
+    n_tile = TILE if values.device.type == "cpu" else max(TILE, CARD_TILE // n_bins)
+    for rows in (slice(n, n + n_tile) for n in range(0, len(values), n_tile)):
+        target = values[rows] + problem.floor
+        known = target.new_full((1, 1), problem.floor)
+        if background is not None and background_activation is not None:
+            known = torch.outer(background_activation[rows], background) + problem.floor
+        if start is None:
+            gain = (target / first).sum(dim=1, keepdim=True) / n_bins
+            here = (n_bins / len(dictionary) * gain).expand(-1, len(dictionary))
+        else:
+            here = start[rows]
+        found[rows] = _descend(target, known, dictionary, problem, here)
+        if total is not None:
+            part = _accumulate(target, known, dictionary, problem, found[rows])
+            total = Sums(*(one + other for one, other in zip(total, part, strict=True)))
+    return found, total
+
+
+# ---- The inner loop, as in `reference` ----
+
+
+def _even_start(dictionary: Tensor, problem: Problem) -> Tensor:
+    """The model of equal activations that share a frame's energy."""
+    n_components, n_bins = dictionary.shape
+    return n_bins / n_components * dictionary.sum(dim=0) + problem.floor
+
+
+def _descend(
+    target: Tensor, known: Tensor, dictionary: Tensor, problem: Problem, start: Tensor
+) -> Tensor:
+    solver, n_bins = problem.solver, dictionary.shape[1]
+    found = start.clamp(min=ACTIVATION_FLOOR)
+    known = known.expand_as(target)
+    momentum = _table(solver.momentum, found.dtype, found.device)
+    active = torch.arange(len(found), device=found.device)
+    here, point = found, found
+    lowest = torch.full((len(found),), torch.inf, dtype=widest(found.device), device=found.device)
+    age = torch.zeros_like(active)
+    for _ in range(solver.max_steps):
+        inverse = 1 / torch.addmm(known, point, dictionary)
+        ratio = target * inverse
+        numerator = (ratio * inverse) @ dictionary.T
+        denominator = inverse @ dictionary.T + _penalty_slope(point, problem)
+        step = point * _power(numerator / denominator, solver.exponent)
+        step = step.clamp(min=ACTIVATION_FLOOR)
+        residual = (point * (numerator - denominator).abs()).sum(dim=1) / n_bins
+
+        going_down = torch.ones_like(active, dtype=torch.bool)
+        if solver.momentum:
+            fit = (ratio - ratio.log() - 1).sum(dim=1, dtype=lowest.dtype)
+            cost = fit + _penalty_value(point, problem)
+            going_down = cost <= lowest + TOLERATED_RISE * n_bins
+            lowest = torch.minimum(lowest, cost)
+            age = torch.where(going_down, age + 1, 0) % len(momentum)
+            ahead = step * (step / here) ** momentum[age][:, None]
+            down = going_down[:, None]
+            point = torch.where(down, ahead.clamp(min=ACTIVATION_FLOOR), here)
+            here = torch.where(down, step, here)
+        else:
+            point = here = step
+
+        if solver.tol == 0:
+            found = here
+            continue
+        found = found.index_copy(0, active, here)
+        going = ~(going_down & (residual < solver.tol))
+        if not going.all():
+            active, here, point, age = active[going], here[going], point[going], age[going]
+            target, known, lowest = target[going], known[going], lowest[going]
+            if not len(active):
+                break
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _table(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=dtype, device=device)
+
+
+def _power(ratio: Tensor, exponent: float) -> Tensor:
+    if exponent == 1:
+        return ratio
+    return ratio.sqrt() if exponent == 0.5 else ratio**exponent
+
+
+# ---- The statistics, as in `reference` ----
+
+
+def _accumulate(
+    target: Tensor, known: Tensor, dictionary: Tensor, problem: Problem, activations: Tensor
+) -> Sums:
+    wide = widest(target.device)
+    inverse = 1 / torch.addmm(known.expand_as(target), activations, dictionary)
+    ratio = target * inverse
+    pull = _penalty_slope(activations, problem) * activations
+    return Sums(
+        weighted=(activations.T @ (ratio * inverse)).to(wide),
+        inverse=(activations.T @ inverse).to(wide),
+        pull=pull.sum(dim=0, dtype=wide),
+        divergence=(ratio - ratio.log() - 1).sum(dtype=wide),
+    )
+
+
+def _no_sums(dictionary: Tensor) -> Sums:
+    zeros = torch.zeros_like(dictionary, dtype=widest(dictionary.device))
+    return Sums(zeros, zeros, zeros[:, 0], zeros[0, 0])
+
+
+def _penalty_slope(activations: Tensor, problem: Problem) -> Tensor | float:
+    if problem.penalty is None:
+        return 0.0
+    slopes = _by_numpy(problem.penalty.slope, _group_shares(activations, problem))
+    groups = torch.tensor(problem.group_of, device=slopes.device)
+    each: Tensor = slopes[:, groups] / problem.dictionary.shape[1]
+    return each
+
+
+def _penalty_value(activations: Tensor, problem: Problem) -> Tensor | float:
+    if problem.penalty is None:
+        return 0.0
+    return _by_numpy(problem.penalty.value, _group_shares(activations, problem)).sum(dim=1)
+
+
+def _group_shares(activations: Tensor, problem: Problem) -> Tensor:
+    groups = problem.group_of
+    membership = activations.new_tensor(np.equal.outer(groups, np.arange(groups.max() + 1)))
+    shares: Tensor = activations @ membership / problem.dictionary.shape[1]
+    return shares
+
+
+def _by_numpy(function: Callable[[Array], Array], given: Tensor) -> Tensor:
+    return given.new_tensor(function(given.cpu().numpy()))
