@@ -1,4 +1,7 @@
-"""Write the README's figures from the JSON that the benchmarks keep: no number is typed."""
+"""Write the README's figures from the JSON that the benchmarks keep: no number is typed.
+
+What was not measured yet is left out.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +57,20 @@ def kernel() -> str:
     return "\n".join(lines)
 
 
+def race() -> str:
+    import race_page
+
+    return race_page.readme_table(json.loads((RESULTS / "race.json").read_text()))
+
+
 def main() -> None:
+    parts = {"streaming.json": streaming, "kernels.json": kernel, "race.json": race}
+    written = [part() for name, part in parts.items() if (RESULTS / name).exists()]
     page = ROOT / "README.md"
     before, rest = page.read_text().split(BEGIN)
     after = rest.split(END)[1]
-    page.write_text(f"{before}{BEGIN}\n{streaming()}\n\n{kernel()}\n{END}{after}")
+    figures = "\n\n".join(written)
+    page.write_text(f"{before}{BEGIN}\n{figures}\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import re
 import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from ondes import OnlineISNMF, Solver, learning
+from ondes import OnlineISNMF, Solver, checkpoint, learning
 from ondes.learning import divergence_of, go_on_learning, learn
-from ondes.model_file import load, save
+from ondes.lessons import CheckpointPlan, Failures, run
+from ondes.model_file import ModelFileError, load, save
+from ondes.nmf.penalties import L1
 from ondes.signal.audio import AudioError, RawFormat
 from ondes.signal.batches import Batches
 from ondes.signal.stft import Stft
+from ondes.whole_file import FileInUseError
 
 SR = 8000
+SILENT_START = 1  # a seed that begins with a silent part of a recording
 
 
 def tones(seed, seconds=4.0, sr=SR):
@@ -184,3 +191,353 @@ def test_ctrl_c_before_any_sound_is_an_ordinary_one():
     pipe = Endless(1, lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         learn_small(pipe, raw=RawFormat(SR, 1, "f32le"))
+
+
+# ---- Broken off and resumed ----
+
+
+class BrokenOffError(Exception):
+    """Stands for a power cut: nothing in `ondes` handles it."""
+
+
+def broken_after(n_updates):
+    """A progress hook that lets so many updates pass."""
+    countdown = itertools.count(n_updates - 1, -1)
+
+    def count_down(_):
+        if next(countdown) == 0:
+            raise BrokenOffError
+
+    return count_down
+
+
+def stopped_after(n_updates):
+    """The same, by a signal that asks to leave."""
+    countdown = itertools.count(n_updates - 1, -1)
+    return lambda _: os.kill(os.getpid(), signal.SIGINT) if next(countdown) == 0 else None
+
+
+class Course:
+    """One run over an album, whose first dictionary takes three of the batches of a pass."""
+
+    def __init__(self, album, **settings):
+        self.inputs, self.checkpoint = album / "0.wav", album / "run.checkpoint"
+        self.settings = {"batch_size": 100, "passes": 2, **settings}
+
+    def learn(self, **how):
+        return learn_small(self.inputs, **self.settings, **how)
+
+    def kept(self, **how):
+        return self.learn(checkpoint=self.checkpoint, **{"checkpoint_every": 0, **how})
+
+
+def as_file(model, folder):
+    save(model, folder / "as_file", force=True)
+    return (folder / "as_file").read_bytes()
+
+
+@pytest.fixture
+def course(album, monkeypatch):
+    monkeypatch.setattr(learning, "SEED_FRAMES", 250)
+    return Course(album)
+
+
+def test_broken_off_after_any_update_a_run_ends_with_the_bytes_of_the_unbroken_one(course, album):
+    updates = []
+    expected = as_file(course.learn(progress=updates.append), album)
+    assert len(updates) == 12
+    for n_updates in range(1, len(updates) + 1):
+        with pytest.raises(BrokenOffError):
+            course.kept(progress=broken_after(n_updates))
+        # As long as not all is taught that the first dictionary is from, there is none.
+        assert course.checkpoint.exists() == (n_updates > 3)
+        assert as_file(course.kept(resume=True), album) == expected
+        course.checkpoint.unlink()
+
+
+def test_broken_off_again_and_again_it_still_does(course, album):
+    expected = as_file(course.learn(), album)
+    n_broken = 0
+    while True:
+        try:
+            model = course.kept(resume=True, progress=broken_after(4))
+            break
+        except BrokenOffError:
+            n_broken += 1
+    assert n_broken == 3
+    assert as_file(model, album) == expected
+
+
+def test_stopped_by_a_signal_after_any_update_it_still_does(course, album):
+    updates = []
+    expected = as_file(course.learn(progress=updates.append), album)
+    for n_updates in range(1, len(updates)):
+        stopped = course.kept(progress=stopped_after(n_updates), checkpoint_every=3600)
+        assert stopped.provenance_.stopped_by == "SIGINT"
+        assert stopped.provenance_.n_frames < updates[-1].n_frames
+        assert as_file(course.kept(resume=True), album) == expected
+        course.checkpoint.unlink()
+
+
+def test_a_signal_during_the_start_leaves_nothing_to_resume_but_the_beginning(course, monkeypatch):
+    original = learning.OnlineISNMF.begin
+
+    def interrupted_begin(self, frames):
+        os.kill(os.getpid(), signal.SIGINT)
+        return original(self, frames)
+
+    monkeypatch.setattr(learning.OnlineISNMF, "begin", interrupted_begin)
+    assert course.kept().provenance_.stopped_by == "SIGINT"
+    assert not course.checkpoint.exists()
+
+
+def test_silence_that_gave_no_dictionary_yet_may_be_where_it_breaks(course, album, monkeypatch):
+    monkeypatch.setattr(learning, "SEED_FRAMES", 150)
+    monkeypatch.setattr(learning, "SHUFFLED_BYTES", 4 * 65 * 100)  # silence stays in one piece
+    soundfile.write(album / "0.wav", np.concatenate([np.zeros(9 * SR, np.int16), tones(0)]), SR)
+    course.settings |= {"silence": None, "passes": 1, "seed": SILENT_START}
+    expected = as_file(course.learn(), album)
+    are_seeded = []
+    for n_updates in range(4, 11):
+        with pytest.raises(BrokenOffError):
+            course.kept(progress=broken_after(n_updates))
+        are_seeded.append(checkpoint.read(course.checkpoint).model.is_seeded_)
+        assert as_file(course.kept(resume=True), album) == expected
+        course.checkpoint.unlink()
+    assert set(are_seeded) == {False, True}
+
+
+def test_more_recordings_for_a_model_are_resumed_like_a_first_run(course, album):
+    save(course.learn(), album / "first")
+    how = {"checkpoint": album / "c", "checkpoint_every": 0}
+    expected = as_file(go_on_learning(load(album / "first"), album / "1.wav"), album)
+    with pytest.raises(BrokenOffError):
+        go_on_learning(load(album / "first"), album / "1.wav", **how, progress=broken_after(3))
+    resumed = go_on_learning(load(album / "first"), album / "1.wav", **how, resume=True)
+    assert as_file(resumed, album) == expected
+    assert resumed.provenance_.n_files == 2
+
+
+def test_bad_recordings_are_told_again_and_counted_once(course, album):
+    (album / "0.wav").write_bytes((album / "0.wav").read_bytes()[:30_000])
+    (album / "text.wav").write_text("not a sound")
+    course.inputs = [album / "0.wav", album / "1.wav", album / "text.wav"]
+    told = []
+    expected = as_file(course.learn(on_error=lambda path, _: told.append(path)), album)
+    assert sorted(told) == [str(album / "0.wav"), str(album / "text.wav")]
+    told_again = []
+    with pytest.raises(BrokenOffError):
+        course.kept(progress=broken_after(10), on_error=lambda *_: None)
+    resumed = course.kept(resume=True, on_error=lambda path, _: told_again.append(path))
+    assert sorted(told_again) == sorted(told)
+    assert resumed.provenance_.n_failed == 2
+    assert as_file(resumed, album) == expected
+
+
+def test_a_finished_run_is_resumed_to_its_end_at_once(course, album):
+    expected = as_file(course.kept(), album)
+    updates = []
+    assert as_file(course.kept(resume=True, progress=updates.append), album) == expected
+    assert updates == []
+
+
+def test_a_checkpoint_in_the_way_is_neither_lost_nor_resumed_unasked(course):
+    with pytest.raises(BrokenOffError):
+        course.kept(progress=broken_after(5))
+    before = course.checkpoint.read_bytes()
+    with pytest.raises(ModelFileError, match="did not end; resume it, or delete the file"):
+        course.kept()
+    course.settings["passes"] = 3
+    with pytest.raises(ModelFileError, match="passes was 2 and is 3; give the same again"):
+        course.kept(resume=True)
+    assert course.checkpoint.read_bytes() == before
+
+
+def test_a_run_may_go_on_with_another_backend_and_other_threads(course):
+    with pytest.raises(BrokenOffError):
+        course.kept(progress=broken_after(5))
+    course.settings |= {"backend": "auto", "n_jobs": 2}
+    model = course.kept(resume=True)
+    assert (model.backend, model.n_jobs) == ("auto", 2)
+    expected = Course(course.inputs.parent).learn()
+    np.testing.assert_allclose(model.components_, expected.components_, atol=1e-5)
+
+
+def grown(path):
+    soundfile.write(path, np.concatenate([tones(1), tones(1)[:SR]]), SR)
+
+
+def slower(path):
+    soundfile.write(path, tones(1), SR // 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (Path.unlink, "1.wav is gone since the position was saved: bring it back."),
+        (
+            lambda path: soundfile.write(path.with_name("new.wav"), tones(7), SR),
+            "new.wav is new since the position was saved: leave it out for now.",
+        ),
+        (
+            grown,
+            "1.wav has 40000 samples at 8000 Hz, and had 32000 at 8000 Hz when the position was "
+            "saved: bring it back as it was.",
+        ),
+        (
+            slower,
+            "1.wav has 32000 samples at 4000 Hz, and had 32000 at 8000 Hz when the position was "
+            "saved: bring it back as it was.",
+        ),
+    ],
+)
+def test_changed_recordings_are_noticed_by_name_before_anything_is_learned(
+    course, album, change, said
+):
+    course.inputs = str(album / "*.wav")
+    with pytest.raises(BrokenOffError):
+        course.kept(progress=broken_after(8))
+    before = course.checkpoint.read_bytes()
+    change(album / "1.wav")
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        course.kept(resume=True, progress=broken_after(1))
+    assert course.checkpoint.read_bytes() == before
+
+
+def test_what_cannot_be_resumed_is_told_before_anything_is_learned(course, album):
+    never = broken_after(1)
+    with pytest.raises(ValueError, match="A stream can be heard only once, so no checkpoint"):
+        learn_small(Endless(2, lambda: None), checkpoint=album / "c", progress=never)
+    with pytest.raises(ValueError, match="resume=True needs the checkpoint"):
+        course.learn(resume=True, progress=never)
+    for every in (-1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="must be a number of seconds"):
+            course.kept(checkpoint_every=every, progress=never)
+    with pytest.raises(ModelFileError, match="its folder does not exist"):
+        course.learn(checkpoint=album / "absent" / "c", progress=never)
+
+    class OwnPenalty(L1):
+        pass
+
+    course.settings["penalty"] = OwnPenalty(0.1)
+    with pytest.raises(ModelFileError, match="penalty is a OwnPenalty"):
+        course.kept(progress=never)
+
+
+def test_one_checkpoint_has_one_writer_at_a_time(course):
+    def try_again(_):
+        with pytest.raises(FileInUseError, match=f"another process \\({os.getpid()} on"):
+            course.kept(resume=True)
+
+    course.kept(progress=try_again)
+    course.kept(resume=True)
+
+
+def test_a_disk_that_refuses_is_told_once_and_asked_again(course, album):
+    expected = as_file(course.learn(), album)
+    course.checkpoint = album / "folder" / "c"
+    course.checkpoint.parent.mkdir()
+    updates = []
+
+    def take_the_folder_away(progress):
+        updates.append(progress)
+        if len(updates) == 6:
+            (album / "folder").rename(album / "away")
+        if len(updates) == 9:
+            kept = checkpoint.read(album / "away" / "c").model
+            assert kept.n_frames_seen_ == updates[4].n_frames
+            (album / "away").rename(album / "folder")
+
+    with pytest.warns(RuntimeWarning) as told:
+        model = course.kept(progress=take_the_folder_away)
+    assert [str(each.message) for each in told] == [
+        f"{course.checkpoint}: cannot be written (its folder does not exist), so the last "
+        "checkpoint stays; learning goes on and tries again every 0 s."
+    ]
+    assert checkpoint.read(course.checkpoint).model.n_frames_seen_ == updates[-1].n_frames
+    assert as_file(model, album) == expected
+
+
+# ---- Lessons of any kind ----
+
+
+class Arrays:
+    """Frames in memory as lessons; something may happen when one of them is on its way."""
+
+    seconds_total = None
+
+    def __init__(self, happens=None):
+        self.frames = np.random.default_rng(0).exponential(size=(9, 20, 7))
+        self.n_given, self.happens = 0, happens or {}
+
+    def __iter__(self):
+        while self.n_given < len(self.frames):
+            self.n_given += 1
+            self.happens.get(self.n_given, lambda: None)()
+            yield self.frames[self.n_given - 1]
+
+    @property
+    def seconds_done(self):
+        return float(self.n_given)
+
+    def state(self):
+        return {"n_given": self.n_given}
+
+    def restore(self, state):
+        self.n_given = state["n_given"]
+
+
+def teach_arrays(lessons, failures=None, **others):
+    return run(
+        OnlineISNMF(2, random_state=0, backend="reference"),
+        lessons,
+        OnlineISNMF.partial_fit,
+        names=["arrays"],
+        settings={},
+        failures=failures or Failures(),
+        **others,
+    )
+
+
+def test_lessons_may_be_of_any_kind(tmp_path):
+    expected = teach_arrays(Arrays())
+    assert expected.provenance_.seconds == 9
+    plan = CheckpointPlan(tmp_path / "c", every=0)
+    with pytest.raises(BrokenOffError):
+        teach_arrays(Arrays(), plan=plan, progress=broken_after(4))
+    resumed = teach_arrays(Arrays(), plan=CheckpointPlan(tmp_path / "c", resume=True))
+    assert as_file(resumed, tmp_path) == as_file(expected, tmp_path)
+
+
+def test_no_lesson_that_is_on_its_way_when_a_signal_comes_is_lost(tmp_path):
+    expected = teach_arrays(Arrays())
+    stop = {5: lambda: os.kill(os.getpid(), signal.SIGINT)}
+    stopped = teach_arrays(Arrays(stop), plan=CheckpointPlan(tmp_path / "c"))
+    assert (stopped.n_frames_seen_, stopped.provenance_.stopped_by) == (100, "SIGINT")
+    resumed = teach_arrays(Arrays(), plan=CheckpointPlan(tmp_path / "c", resume=True))
+    assert as_file(resumed, tmp_path) == as_file(expected, tmp_path)
+
+
+def test_what_failed_before_the_break_is_told_again(tmp_path):
+    told, plan = [], CheckpointPlan(tmp_path / "c", every=0, resume=True)
+    for n_updates in (5, 99):
+        failures = Failures(lambda path, error: told.append((path, error.reason)))
+        error = AudioError("a.wav", "was away")
+        fail = {3: lambda failures=failures, error=error: failures(error.path, error)}
+        with contextlib.suppress(BrokenOffError):
+            model = teach_arrays(
+                Arrays(fail), failures, plan=plan, progress=broken_after(n_updates)
+            )
+    assert told == [("a.wav", "was away")] * 2
+    assert model.provenance_.n_failed == 1
+
+
+def test_a_position_that_the_lessons_do_not_understand_is_told(tmp_path):
+    class Others(Arrays):
+        def state(self):
+            return {"page": self.n_given}
+
+    stop = {5: lambda: os.kill(os.getpid(), signal.SIGINT)}
+    teach_arrays(Others(stop), plan=CheckpointPlan(tmp_path / "c"))
+    with pytest.raises(ModelFileError, match="is of lessons of another kind"):
+        teach_arrays(Arrays(), plan=CheckpointPlan(tmp_path / "c", resume=True))

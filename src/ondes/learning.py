@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import signal
-import threading
+import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple
 from pathlib import Path
-from types import FrameType
-from typing import Any, BinaryIO, Self, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from ondes.model_file import AudioSettings, Provenance
+from ondes.checkpoint import EVERY_S
+from ondes.lessons import (
+    SEED_FRAMES,
+    SHUFFLED_BYTES,
+    CheckpointPlan,
+    Failures,
+    LearningProgress,
+    Lessons,
+    run,
+)
+from ondes.model_file import AudioSettings
 from ondes.nmf import parameters
 from ondes.nmf.divergence import Array
 from ondes.nmf.estimator import OnlineISNMF
@@ -23,38 +31,10 @@ from ondes.signal.stft import Stft
 __all__ = ["LearningProgress", "divergence_of", "go_on_learning", "learn"]
 
 DEFAULT_SR = 22050
-SEED_FRAMES = 3000  # the first dictionary is drawn from so many; one mini-batch is too alike
-# The dictionary remembers its last frames best, so these must be a fair sample of all there are:
-# the more frames are shuffled the better, as far as memory goes. A stream is heard in ten seconds.
-SHUFFLED_BYTES = 2**25
-STREAM_FRAMES = 1000
-CURVE_GROWTH = 1.03  # a point of the learning curve whenever the frames have grown by this
-MAX_FILES_NAMED = 1000
+STREAM_FRAMES = 1000  # a stream is heard in ten seconds
 SCORED_AT_ONCE = 1024
 
 Inputs = str | Path | BinaryIO | Iterable[str | Path]
-
-
-@dataclass(frozen=True)
-class LearningProgress:
-    """Where learning stands after a mini-batch.
-
-    Attributes
-    ----------
-    seconds_done : float
-        Of sound, over all passes.
-    seconds_total : float or None
-        None for a stream.
-    n_frames : int
-        Frames learned from.
-    divergence : float
-        Per bin, of the frames that the statistics still remember.
-    """
-
-    seconds_done: float
-    seconds_total: float | None
-    n_frames: int
-    divergence: float
 
 
 def learn(
@@ -70,6 +50,9 @@ def learn(
     silence: float | None = -60.0,
     batch_size: int = 128,
     raw: RawFormat | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = EVERY_S,
+    resume: bool = False,
     progress: Callable[[LearningProgress], object] | None = None,
     on_error: Callable[[str, AudioError], object] | None = None,
     **settings: Any,
@@ -100,8 +83,17 @@ def learn(
         The dictionary moves once every so many frames.
     raw : RawFormat, optional
         What the samples are where no header says.
+    checkpoint : str or Path, optional
+        A file that says how to go on, written while learning and when it is interrupted. It is a
+        model file, too. It stays: delete it when the model is saved. A stream can have none.
+    checkpoint_every : float
+        Seconds from one checkpoint to the next. One that cannot be written is a RuntimeWarning.
+    resume : bool
+        Go on from `checkpoint`, to the very bytes of an unbroken run; where the file does not
+        exist, begin. All settings must be what they were, but those that say who does the work.
     progress : callable, optional
-        Called with a `LearningProgress` after every update.
+        Called with a `LearningProgress` after every update; with ``backend="torch"`` after every
+        round of some minutes of sound, since an update there takes less time than a call.
     on_error : callable, optional
         Called once for each bad recording with its path and the `AudioError`; the rest is still
         learned. Without it the error is raised.
@@ -128,7 +120,16 @@ def learn(
     )
     model.audio_ = AudioSettings(sr, Stft(n_fft, hop_length, window), silence)
     return go_on_learning(
-        model, inputs, passes=passes, seed=seed, raw=raw, progress=progress, on_error=on_error
+        model,
+        inputs,
+        passes=passes,
+        seed=seed,
+        raw=raw,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        resume=resume,
+        progress=progress,
+        on_error=on_error,
     )
 
 
@@ -139,50 +140,29 @@ def go_on_learning(
     passes: int = 1,
     seed: int = 0,
     raw: RawFormat | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = EVERY_S,
+    resume: bool = False,
     progress: Callable[[LearningProgress], object] | None = None,
     on_error: Callable[[str, AudioError], object] | None = None,
 ) -> OnlineISNMF:
     """Teach more recordings to a model that has `audio_`; see `learn`. The model is changed."""
     parameters.check(model)
     sources = _sources(inputs)
-    failures: list[str] = []
-
-    def fail(path: str, error: AudioError) -> None:
-        failures.append(path)
-        if on_error is None:
-            raise error
-        on_error(path, error)
-
-    batches = _batches(model, sources, passes, seed, raw, fail)
-    before = getattr(model, "provenance_", None) or Provenance(np.empty((0, 2)))
-    curve: list[tuple[float, float]] = [tuple(point) for point in before.learning_curve]
-    with _StopSignals() as signals:
-        arriving = signals.until_one_comes(iter(batches))
-        for batch in arriving if _has_learned(model) else _begun(model, arriving):
-            model.partial_fit(batch)
-            n_frames, divergence = model.n_frames_seen_, model.statistics_.divergence_per_bin
-            if not curve or n_frames >= CURVE_GROWTH * curve[-1][0]:
-                curve.append((n_frames, divergence))
-            if progress is not None:
-                seconds = batches.seconds_done, batches.seconds_total
-                progress(LearningProgress(*seconds, n_frames, divergence))
-    if not _has_learned(model):
-        if signals.received is not None:
-            raise KeyboardInterrupt
-        raise ValueError("There is no sound to learn from in what was given; give recordings.")
-    names = [str(source) for source in sources] if isinstance(sources, list) else ["stream"]
-    end = (model.n_frames_seen_, model.statistics_.divergence_per_bin)
-    model.provenance_ = Provenance(
-        learning_curve=np.array(curve if curve[-1] == end else [*curve, end], dtype=np.float64),
-        files=(*before.files, *names)[:MAX_FILES_NAMED],
-        n_files=before.n_files + len(names),
-        n_failed=before.n_failed + len(failures),
-        n_frames=model.n_frames_seen_,
-        seconds=before.seconds + batches.seconds_done,
-        divergence=end[1],
-        stopped_by=signals.received,
+    failures = Failures(on_error)
+    plan = _plan(sources, checkpoint, checkpoint_every, resume)
+    lessons, teach, begin = _lessons(model, sources, passes, seed, raw, failures)
+    return run(
+        model,
+        lessons,
+        teach,
+        begin=begin,
+        names=[str(source) for source in sources] if isinstance(sources, list) else ["stream"],
+        settings={"passes": passes, "seed": seed, "raw": None if raw is None else astuple(raw)},
+        failures=failures,
+        progress=progress,
+        plan=plan,
     )
-    return model
 
 
 def divergence_of(
@@ -215,34 +195,49 @@ def divergence_of(
     return n_frames, total / n_frames if n_frames else float("nan")
 
 
-def _has_learned(model: OnlineISNMF) -> bool:
-    return getattr(model, "n_frames_seen_", 0) > 0
+def _plan(
+    sources: list[Path] | BinaryIO, path: str | Path | None, every: float, resume: bool
+) -> CheckpointPlan | None:
+    if path is None:
+        if resume:
+            raise ValueError("resume=True needs the checkpoint to go on from: give its path.")
+        return None
+    if _is_stream(sources):
+        raise ValueError("A stream can be heard only once, so no checkpoint could resume it.")
+    if not every >= 0 or math.isinf(every):
+        raise ValueError(f"checkpoint_every={every!r} must be a number of seconds.")
+    return CheckpointPlan(Path(path), every, resume)
 
 
-def _batches(
+def _lessons(
     model: OnlineISNMF,
     sources: list[Path] | BinaryIO,
     passes: int,
     seed: int,
     raw: RawFormat | None,
     on_error: Callable[[str, AudioError], object],
-) -> Batches:
+) -> tuple[Lessons[Any], Callable[[OnlineISNMF, Any], object], Callable[..., Any]]:
+    """What is taught, how, and how it begins: batches on the host, or rounds on a device."""
     if model.batch_size is None:
         raise ValueError("batch_size=None needs all frames in one array; give a number.")
     audio: AudioSettings = model.audio_
-    is_stream = not isinstance(sources, list) or Path("-") in sources
-    return Batches(
-        sources,
-        audio.stft,
-        audio.sr,
-        model.batch_size,
-        seed=seed,
-        n_passes=passes,
-        silence=audio.silence,
-        raw=raw,
-        on_error=on_error,
-        buffer_size=STREAM_FRAMES if is_stream else SHUFFLED_BYTES // (4 * audio.stft.n_bins),
-    )
+    n_shuffled = SHUFFLED_BYTES // (4 * audio.stft.n_bins)
+    how = sources, audio.stft, audio.sr, model.batch_size
+    settings: dict[str, Any] = {
+        "seed": seed,
+        "n_passes": passes,
+        "silence": audio.silence,
+        "raw": raw,
+        "on_error": on_error,
+        "buffer_size": STREAM_FRAMES if _is_stream(sources) else n_shuffled,
+    }
+    if model.backend == "torch":
+        from ondes import card
+
+        if card.unsupported(model) is None:
+            rounds = card.DeviceRounds(card.maker_for(model), *how, **settings)
+            return rounds, card.Course().teach, card.begin
+    return Batches(*how, **settings), OnlineISNMF.partial_fit, _begin
 
 
 def _sources(inputs: Inputs) -> list[Path] | BinaryIO:
@@ -251,8 +246,12 @@ def _sources(inputs: Inputs) -> list[Path] | BinaryIO:
     return find_recordings([inputs] if isinstance(inputs, (str, Path)) else list(inputs))
 
 
-def _begun(model: OnlineISNMF, batches: Iterator[Array]) -> Iterator[Array]:
-    """The same batches, once the first of them have given the first dictionary."""
+def _is_stream(sources: list[Path] | BinaryIO) -> bool:
+    return not isinstance(sources, list) or Path("-") in sources
+
+
+def _begin(model: OnlineISNMF, batches: Iterator[Array]) -> list[Array]:
+    """Draw the first dictionary from the first batches, and give them back."""
     first: list[Array] = []
     for batch in batches:
         first.append(batch)
@@ -260,51 +259,4 @@ def _begun(model: OnlineISNMF, batches: Iterator[Array]) -> Iterator[Array]:
             break
     if first:
         model.begin(np.concatenate(first))
-    yield from first
-    yield from batches
-
-
-class _StopSignals:
-    """Ctrl-C may cut short a wait for sound, but never an update of the dictionary.
-
-    So may every signal that raises KeyboardInterrupt here: the command line has SIGTERM do so.
-    """
-
-    def __init__(self) -> None:
-        self.received: str | None = None
-        self._is_waiting = False
-        self._replaced: list[signal.Signals] = []
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in signal.Signals:
-                if signal.getsignal(number) is signal.default_int_handler:
-                    signal.signal(number, self._receive)
-                    self._replaced.append(number)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number in self._replaced:
-            signal.signal(number, signal.default_int_handler)
-
-    def _receive(self, number: int, _: FrameType | None) -> None:
-        is_second = self.received is not None
-        self.received = signal.Signals(number).name
-        if self._is_waiting or is_second:
-            raise KeyboardInterrupt
-
-    def until_one_comes(self, batches: Iterator[Array]) -> Iterator[Array]:
-        """The batches that arrive before a signal does."""
-        while self.received is None:
-            try:
-                self._is_waiting = True
-                batch = next(batches, None)
-                self._is_waiting = False
-            except KeyboardInterrupt:
-                self._is_waiting = False
-                if self.received is None:
-                    raise
-                return
-            if batch is None:
-                return
-            yield batch
+    return first

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -128,21 +129,31 @@ def save(model: OnlineISNMF, path: str | Path, force: bool = False) -> None:
     True
     """
     check_destination(path, force)
+    write_archive(path, packed(path, document_of(path, model)), force)
+
+
+def document_of(path: str | Path, model: OnlineISNMF) -> dict[str, Any]:
+    """What a file holds of a model; ModelFileError where its parts do not belong together."""
     check_is_fitted(model)
-    learned = {name: value for name, value in vars(model).items() if name in LEARNED}
-    document = {
+    try:
+        _check_consistent(model)
+    except ValueError as error:
+        raise ModelFileError(path, f"cannot be written: {sentence_part(error)}") from error
+    return {
         "written_by": f"ondes {__version__}",
         "parameters": model.get_params(deep=False),
-        "learned": learned,
+        "learned": {name: value for name, value in vars(model).items() if name in LEARNED},
         "audio": getattr(model, "audio_", None),
         "provenance": getattr(model, "provenance_", None),
     }
+
+
+def packed(path: str | Path, document: dict[str, Any]) -> bytes:
+    """A document as the bytes of a file; ModelFileError where no file can hold it."""
     try:
-        _check_consistent(model)
-        data = pack(document, CLASSES)
+        return pack(document, CLASSES)
     except ValueError as error:
         raise ModelFileError(path, f"cannot be written: {sentence_part(error)}") from error
-    write_archive(path, data, force)
 
 
 def load(path: str | Path) -> OnlineISNMF:
@@ -163,7 +174,11 @@ def load(path: str | Path) -> OnlineISNMF:
     ModelFileError
         Where the file is missing, damaged, cut short, of a newer ondes, or no model.
     """
-    document = unpack(read_whole(path), path, CLASSES)
+    return model_of(path, unpack(read_whole(path), path, CLASSES))
+
+
+def model_of(path: str | Path, document: dict[str, Any]) -> OnlineISNMF:
+    """The model in a document; ModelFileError where it holds none."""
     try:
         model = OnlineISNMF(**document["parameters"])
         if model.backend == "torch":  # of the machine it was saved on, which may be another

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,8 +36,24 @@ FIXED_BY_MODEL = ("components", "sr", "n_fft", "hop_length", "silence", "batch_s
 @click.option(
     "--continue", "continued", type=click.Path(), metavar="MODEL", help="Go on from this model."
 )
+@click.option("--resume", is_flag=True, help="Go on where this run was broken off.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(),
+    metavar="FILE",
+    help="What --resume goes on from; OUTPUT.checkpoint if not given.",
+)
+@click.option(
+    "--checkpoint-every",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    default=60.0,
+    show_default=True,
+    help="How much work may be lost.",
+)
 @options.raw
 @options.backend
+@options.device
 @options.jobs
 @options.force
 @options.as_json
@@ -43,13 +64,55 @@ def learn(ctx: click.Context, /, **given: Any) -> int:
     Memory does not grow with the length, and the order of FILES does not matter. Ctrl-C saves what
     was learned so far.
 
+    A run that was broken off, however it was, goes on with the same command and --resume, and ends
+    with the same model as if nothing had happened. With nothing to go on from, --resume begins, and
+    with nothing left to do it ends at once. The checkpoint is removed when the model is written.
+
     \b
     ondes learn piano/ "more/**/*.flac" -k 48 -o piano.ondes
     ffmpeg -i URL -f wav - | ondes learn - -o radio.ondes
     """  # noqa: D301
-    from ondes.model_file import check_destination, save
+    output, checkpoint = Path(given["output"]), _checkpoint(given)
+    from ondes.archive import check_destination
+    from ondes.whole_file import only_writer
 
-    check_destination(given["output"], given["force"])
+    may_be_there = given["resume"] and given["continued"] != given["output"]
+    check_destination(output, given["force"] or may_be_there)
+    with only_writer(output):
+        if checkpoint is not None and given["resume"] and not checkpoint.exists():
+            finished = None if given["force"] else _finished(output)
+            if finished is not None:
+                terminal.complain(f"{output} is finished: nothing is left to do.")
+                _print_result(finished, 0.0, finished.provenance_.n_failed)
+                return terminal.DONE
+            terminal.complain(f"there is no {checkpoint} to go on from: beginning.")
+        if checkpoint is not None and given["force"] and not given["resume"]:
+            checkpoint.unlink(missing_ok=True)
+        return _learn_and_save(ctx, output, checkpoint)
+
+
+def _checkpoint(given: dict[str, Any]) -> Path | None:
+    if "-" in given["files"]:
+        if given["resume"] or given["checkpoint"] is not None:
+            raise click.UsageError(
+                "Standard input can be heard only once: leave out --resume and --checkpoint."
+            )
+        return None
+    if given["checkpoint"] == given["output"]:
+        raise click.UsageError("--checkpoint and --output are the same file: name another one.")
+    return Path(given["checkpoint"] or f"{given['output']}.checkpoint")
+
+
+def _finished(output: Path) -> OnlineISNMF | None:
+    """The model that is there, unless its learning was interrupted."""
+    if not output.exists():
+        return None
+    model, _ = terminal.load_model(str(output))
+    return model if model.provenance_.stopped_by is None else None
+
+
+def _learn_and_save(ctx: click.Context, output: Path, checkpoint: Path | None) -> int:
+    given = ctx.params
     recordings, n_failed = terminal.gather(given["files"])
     if not recordings:
         terminal.complain("no recording is left to learn from.")
@@ -57,7 +120,7 @@ def learn(ctx: click.Context, /, **given: Any) -> int:
     if "-" in given["files"] and given["passes"] > 1:
         raise click.UsageError("Standard input can be heard only once: leave out --passes.")
     start = time.perf_counter()
-    with terminal.bar("learning") as bar:
+    with terminal.bar("learning") as bar, _warnings_shown_by(bar):
 
         def draw(progress: LearningProgress) -> None:
             note = f"divergence {progress.divergence:.3f}"
@@ -68,20 +131,32 @@ def learn(ctx: click.Context, /, **given: Any) -> int:
             n_failed += 1
             bar.complain(str(error))
 
-        model = _learn(ctx, recordings, progress=draw, on_error=report)
-    save(model, given["output"], given["force"])
+        model = _learn(ctx, recordings, checkpoint=checkpoint, progress=draw, on_error=report)
+    if not _save(model, output, given["force"] or given["resume"]):
+        return terminal.FAILED
     _print_result(model, time.perf_counter() - start, n_failed)
     if model.provenance_.stopped_by is not None:
-        terminal.complain(f"interrupted; what was learned so far is in {given['output']}.")
+        how = "; --resume goes on" if checkpoint is not None and checkpoint.exists() else ""
+        terminal.complain(f"interrupted; what was learned so far is in {output}{how}.")
         return terminal.INTERRUPTED
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
     return terminal.SOME_FAILED if n_failed else terminal.DONE
 
 
-def _learn(ctx: click.Context, recordings: Any, **hooks: Any) -> OnlineISNMF:
+@contextmanager
+def _warnings_shown_by(bar: terminal.Bar) -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: bar.complain(str(message))
+        yield
+
+
+def _learn(ctx: click.Context, recordings: Any, **how: Any) -> OnlineISNMF:
     from ondes import learning
 
     given = ctx.params
-    shared = {name: given[name] for name in ("passes", "seed", "raw")} | hooks
+    names = ("passes", "seed", "raw", "checkpoint_every", "resume")
+    shared = {name: given[name] for name in names} | how
     if given["continued"] is None:
         return learning.learn(
             recordings,
@@ -92,6 +167,7 @@ def _learn(ctx: click.Context, recordings: Any, **hooks: Any) -> OnlineISNMF:
             silence=given["silence"],
             batch_size=given["batch_size"],
             backend=given["backend"],
+            device=given["device"],
             n_jobs=given["jobs"],
             **shared,
         )
@@ -100,8 +176,29 @@ def _learn(ctx: click.Context, recordings: Any, **hooks: Any) -> OnlineISNMF:
             option = name.replace("_", "-")
             raise click.UsageError(f"--{option} is the model's own with --continue: leave it out.")
     model, _ = terminal.load_model(given["continued"])
-    model.set_params(backend=given["backend"], n_jobs=given["jobs"])
+    model.set_params(
+        backend=given["backend"], device=given["device"], precision=None, n_jobs=given["jobs"]
+    )
     return learning.go_on_learning(model, recordings, **shared)
+
+
+def _save(model: OnlineISNMF, output: Path, force: bool) -> bool:
+    """Whether the model could be written where it belongs; it is put elsewhere if not."""
+    from ondes.model_file import ModelFileError, save
+
+    try:
+        save(model, output, force)
+    except ModelFileError as error:
+        refuge = Path(tempfile.mkdtemp(prefix="ondes-"))
+        try:
+            save(model, refuge / output.name)
+        except ModelFileError:
+            refuge.rmdir()
+            raise error from None
+        reason = str(error).rstrip(".")
+        terminal.complain(f"{reason}, so the model is in {refuge / output.name}: move it.")
+        return False
+    return True
 
 
 def _print_result(model: OnlineISNMF, elapsed: float, n_failed: int) -> None:
@@ -124,9 +221,11 @@ def _print_result(model: OnlineISNMF, elapsed: float, n_failed: int) -> None:
     if given["as_json"]:
         terminal.print_json(result)
         return
+    # What was learned before this process counts for the model, and not for its speed.
+    is_all_ours = not given["resume"] and given["continued"] is None
+    speed = f"{provenance.seconds / elapsed:.0f} × real time, " if is_all_ours else ""
     click.echo(
         f"{given['output']}: {model.n_components} components from "
         f"{terminal.clock(provenance.seconds)} of sound, divergence {provenance.divergence:.3f} "
-        f"per bin, in {terminal.clock(elapsed)} "
-        f"({provenance.seconds / elapsed:.0f} × real time, {model.backend_})"
+        f"per bin, in {terminal.clock(elapsed)} ({speed}{model.backend_})"
     )

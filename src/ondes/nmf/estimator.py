@@ -491,7 +491,7 @@ class OnlineISNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return np.concatenate([frozen, given])
         n_drawn = self.n_components - len(frozen)
         sounding = np.flatnonzero(frames.any(axis=1))
-        candidates = random_state.permutation(sounding)[: max(n_drawn, seeding.CANDIDATES)]
+        candidates = random_state.permutation(sounding)[: seeding.n_candidates(n_drawn)]
         levelled = self._level(frames[candidates]).values + frames.dtype.type(self.noise_floor)
         return np.concatenate([frozen, seeding.DRAWS[self.init](levelled, n_drawn, random_state)])
 

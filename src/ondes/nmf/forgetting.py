@@ -35,7 +35,7 @@ class GrowingMemory:
     0.25
     """
 
-    power: float = 60.0
+    power: float = 200.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.power < math.inf:

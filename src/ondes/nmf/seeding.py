@@ -6,9 +6,15 @@ import numpy as np
 
 from ondes.nmf.divergence import Array
 
-CANDIDATES = 1000  # frames to draw from; for k-means++ more cost time and change nothing
+# Frames to draw from: for k-means++ more cost time and change nothing.
+LEAST_CANDIDATES, CANDIDATES_A_ROW = 1000, 16
 _KMEANS_ROUNDS = 2
 _SPREAD = 0.5  # log-normal width of the variations made where frames are too few
+
+
+def n_candidates(n_components: int) -> int:
+    """How many frames are enough to draw so many rows from."""
+    return max(LEAST_CANDIDATES, CANDIDATES_A_ROW * n_components)
 
 
 def random_frames(frames: Array, n_components: int, rng: np.random.RandomState) -> Array:

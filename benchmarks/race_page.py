@@ -1,0 +1,352 @@
+"""What the race says: its verdicts, its tables and its figures, all from the recorded runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peers
+import standings
+from standings import Curve
+
+SIZES = {"small": "30 s", "medium": "4 min", "large": "99 min"}
+COLOURS = {
+    "default": "#d55e00", "paper": "#e69f00", "batch": "#f0c040",
+    "minibatch": "#0072b2", "partial": "#56b4e9", "mu": "#004d7a",
+    "torchnmf": "#009e73", "diffsptk": "#cc79a7", "oobss": "#777777",
+}  # fmt: skip
+YARDSTICK_SOONER, YARDSTICK_LOWER, ONE_PASS_LOWER = 100, 0.08, 0.35
+
+
+@dataclass(frozen=True)
+class Heat:
+    """One set, one K, one number of threads and seconds: the curves of all who ran there."""
+
+    size: str
+    kind: str
+    n_components: int
+    threads: int
+    budget_s: float
+    curves: dict[str, list[Curve]]
+
+    @property
+    def name(self) -> str:
+        kind = "music and speech" if self.kind == "both" else self.kind
+        return f"{SIZES[self.size]} of {kind}, K = {self.n_components}"
+
+    @property
+    def peers(self) -> list[str]:
+        return [name for name in peers.PEERS if name in self.curves]
+
+    def sooner(self, peer: str) -> float:
+        """The peer's time to its own end over the default's time to the same."""
+        theirs = self.curves[peer]
+        target = standings.end(theirs)
+        return standings.seconds_to(theirs, target) / standings.seconds_to(
+            self.curves["default"], target
+        )
+
+    def lower(self, peer: str) -> float:
+        """By what share the default is lower when the peer ends."""
+        theirs = self.curves[peer]
+        ours = standings.at(self.curves["default"], standings.end_s(theirs))
+        return 1 - ours / standings.end(theirs)
+
+
+def heats(results: dict[str, Any]) -> list[Heat]:
+    found: dict[tuple[Any, ...], dict[str, list[Curve]]] = {}
+    for run in results["runs"]:
+        if run["max_passes"] is None:
+            names = ("size", "kind", "n_components", "threads", "budget_s")
+            place = found.setdefault(tuple(run[name] for name in names), {})
+            place.setdefault(run["contestant"], []).append(Curve.of(run["points"]))
+    return [Heat(*key, curves) for key, curves in found.items() if "default" in curves]
+
+
+# ---- the verdicts ----
+
+
+def lost(results: dict[str, Any]) -> Iterator[tuple[Heat, str, list[standings.Loss]]]:
+    """Where a peer is lower than the default at any recorded time from its first pass on."""
+    for heat in heats(results):
+        for peer in heat.peers:
+            moments = standings.losses(heat.curves["default"], heat.curves[peer])
+            if moments:
+                yield heat, peer, moments
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """`MiniBatchNMF` after many passes on the medium set, and the default on the way there."""
+
+    heat: Heat
+    theirs: list[Curve]
+    plain: bool  # whether it got the frames as a user would scale them
+
+    @property
+    def sooner(self) -> float:
+        reached = standings.seconds_to(self.heat.curves["default"], standings.end(self.theirs))
+        return standings.end_s(self.theirs) / reached
+
+    @property
+    def lower(self) -> float:
+        return 1 - standings.end(self.heat.curves["default"]) / standings.end(self.theirs)
+
+
+def yardsticks(results: dict[str, Any]) -> list[Yardstick]:
+    found = []
+    for heat in heats(results):
+        if (heat.size, heat.kind, heat.threads) != ("medium", "music", 1):
+            continue
+        for plain in (True, False):
+            theirs = [
+                Curve.of(run["points"])
+                for run in results["runs"]
+                if run["max_passes"] is not None
+                and (run["n_components"], run["plain"]) == (heat.n_components, plain)
+            ]
+            if theirs:
+                found.append(Yardstick(heat, theirs, plain))
+    return found
+
+
+def one_pass(results: dict[str, Any]) -> dict[str, float]:
+    """Divergence after one pass over the large set at the largest K, of those who ended one."""
+    largest = max(
+        (heat for heat in heats(results) if (heat.size, heat.kind) == ("large", "music")),
+        key=lambda heat: (heat.n_components, -heat.threads),
+        default=None,
+    )
+    if largest is None:
+        return {}
+    found = {}
+    for name in ("default", "minibatch", "partial"):
+        curves = largest.curves.get(name, [])
+        seconds = standings.middle([curve.first_pass_s for curve in curves] or [np.inf])
+        if np.isfinite(seconds):
+            found[name] = standings.at(curves, seconds)
+    return found
+
+
+def summary(results: dict[str, Any]) -> str:
+    others = [heat for heat in heats(results) if heat.threads == 1]
+    every = [(heat, peer) for heat in others for peer in heat.peers]
+    sooner = [heat.sooner(peer) for heat, peer in every]
+    lower = [heat.lower(peer) for heat, peer in every]
+    n_lost = len(list(lost(results)))
+    ahead = "never behind any" if n_lost == 0 else f"behind at some time in {n_lost} of them"
+    return (
+        f"**Against the peers**: over {len(every)} comparisons on one thread, the default has what "
+        f"a peer ends with {np.median(sooner):.0f} × sooner (median) and is then "
+        f"{np.median(lower):.0%} lower; from its first pass on it is {ahead}."
+    )
+
+
+# ---- the text ----
+
+
+def section(results: dict[str, Any]) -> str:
+    settings, machine = results["settings"], results["machine"]
+    frontend = settings["frontend"]
+    in_part = f" Quick: one in {settings['one_in']} recordings of the largest sets."
+    parts = [
+        "## The race",
+        "Held-out divergence per bin against wall seconds of learning, for `ondes` and for what "
+        "else there is. Every contestant runs in a process of its own. All dictionaries are scored "
+        f"alike, at converged activations, on {settings['n_held_out']} frames from other seconds, "
+        "tracks or sentences. Peers begin with the default's first dictionary, drawn off their "
+        "clock and on the default's; they get frames and bins scaled to mean one, which the "
+        "divergence does not see and their floors need; nothing stops them early; r = "
+        f"{peers.R} means the same to each. {frontend['sr']} Hz, window {frontend['n_fft']}, "
+        f"medians of up to {settings['n_seeds']} seeds. {machine['cpu']}, {machine['cores']} "
+        f"cores, {machine['date']}." + (in_part if settings["one_in"] > 1 else ""),
+        _verdicts(results),
+        "Each entry: how many times sooner the default has the divergence that the peer ends with, "
+        "and how much lower it is at that moment of the peer's end. Batch algorithms, which keep "
+        f"all activations, get {settings['batch_subset']:,} frames of the largest sets.",
+        _table(results, 1),
+        "On all cores:",
+        _table(results, machine["cores"]),
+        *(
+            f"![Held-out divergence against seconds of learning, {title}](figures/race_{name}.png)"
+            for name, title in FIGURES.items()
+        ),
+        "Not in the race: "
+        + "; ".join(f"{name}, which {why}" for name, why in results["left_out"].items())
+        + ".",
+    ]
+    return "\n\n".join(parts)
+
+
+def _verdicts(results: dict[str, Any]) -> str:
+    lines = []
+    for found in yardsticks(results):
+        ours, theirs = found.heat.curves["default"], found.theirs
+        passes = standings.middle([curve.passes[-1] for curve in theirs])
+        how = "the data at mean one" if found.plain else "each frame and each bin at mean one"
+        asked = f" Asked for: {YARDSTICK_SOONER} × and {YARDSTICK_LOWER:.0%}"
+        met = found.sooner >= YARDSTICK_SOONER and found.lower >= YARDSTICK_LOWER
+        lines.append(
+            f"- {found.heat.name}: `MiniBatchNMF`, with {how}, ends {passes:.0f} passes at "
+            f"{standings.end(theirs):.3f} after {standings.end_s(theirs):.1f} s. The default is "
+            f"there {_two_digits(found.sooner)} × sooner, and {found.lower:.1%} lower after "
+            f"{standings.end_s(ours):.1f} s.{asked + '; ' + _met(met) + '.' if found.plain else ''}"
+        )
+    ends = one_pass(results)
+    ours = ends.pop("default", None)
+    for name, reached in ends.items() if ours else ():
+        lower = 1 - ours / reached
+        lines.append(
+            f"- One pass over {SIZES['large']} of music at the largest K: {ours:.3f}, "
+            f"{peers.CONTESTANTS[name].title} {reached:.3f}; {lower:.1%} lower. Asked for: "
+            f"{ONE_PASS_LOWER:.0%}; {_met(lower >= ONE_PASS_LOWER)}."
+        )
+    behind = list(lost(results))
+    if not behind:
+        lines.append("- From its first pass on, the default is behind no peer, on no set.")
+    for heat, peer, moments in behind:
+        worst = max(moments, key=lambda moment: moment.share)
+        lines.append(
+            f"- {heat.name}, {heat.threads} thread(s): {peers.CONTESTANTS[peer].title} is ahead of "
+            f"the default by up to {worst.share:.1%} ({worst.peers:.4f} against {worst.ours:.4f} "
+            f"after {worst.seconds:.2f} s)."
+        )
+    return "\n".join(lines)
+
+
+def _met(is_met: bool) -> str:
+    return "met" if is_met else "not met"
+
+
+def _table(results: dict[str, Any], threads: int) -> str:
+    rows = [heat for heat in heats(results) if heat.threads == threads]
+    columns = [name for name in peers.PEERS if any(name in heat.curves for heat in rows)]
+    titles = [peers.CONTESTANTS[name].title for name in columns]
+    lines = [
+        "| set | seconds each | the default ends at | " + " | ".join(titles) + " |",
+        "|---" * (len(columns) + 3) + "|",
+    ]
+    for heat in rows:
+        cells = [_entry(heat, name) if name in heat.curves else "" for name in columns]
+        ends = f"{standings.end(heat.curves['default']):.3f}"
+        lines.append(f"| {heat.name} | {heat.budget_s:g} | {ends} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _entry(heat: Heat, peer: str) -> str:
+    if not np.isfinite(standings.end(heat.curves[peer])):
+        return "falls apart"
+    sooner, lower = heat.sooner(peer), heat.lower(peer)
+    if not np.isfinite(lower):
+        return "ends before the default begins"
+    if sooner == 0:
+        return f"never, {-lower:.1%} higher"
+    return f"{_two_digits(sooner)} ×, {lower:.1%}"
+
+
+def _two_digits(value: float) -> str:
+    return f"{float(f'{value:.2g}'):,.3g}" if value < 1000 else f"{float(f'{value:.2g}'):,.0f}"
+
+
+def readme_table(results: dict[str, Any]) -> str:
+    """For the README: one thread, music, the largest K."""
+    rows = [heat for heat in heats(results) if heat.threads == 1 and heat.kind == "music"]
+    most = max(heat.n_components for heat in rows)
+    everyone = [heat for heat in rows if heat.n_components == most and "torchnmf" in heat.curves]
+    rows = {heat.size: heat for heat in everyone or rows}
+    names = [name for name in peers.PEERS if any(name in heat.curves for heat in rows.values())]
+    titles = [f"{SIZES[size]} of music" for size in rows]
+    lines = [
+        f"Against what else there is, K = {most}, one thread: how many times sooner `ondes` has "
+        "the held-out divergence that the other ends with, and how much lower it is by then:",
+        "",
+        "| | " + " | ".join(titles) + " |",
+        "|---" * (len(rows) + 1) + "|",
+    ]
+    for name in names:
+        cells = [_entry(heat, name) if name in heat.curves else "" for heat in rows.values()]
+        lines.append(f"| {peers.CONTESTANTS[name].title} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+# ---- the figures ----
+
+FIGURES = {
+    "small": "30 seconds, one thread",
+    "medium": "4 minutes, one thread",
+    "large": "99 minutes, one thread",
+    "long": "30 seconds at length, one thread",
+    "cores": "music on all cores",
+}
+
+
+def draw(results: dict[str, Any], folder: Path) -> None:
+    every = heats(results)
+    single = [heat for heat in every if heat.threads == 1]
+    longest = max(heat.budget_s for heat in single if heat.size == "small")
+    shown = {
+        "small": [h for h in single if h.size == "small" and h.budget_s < longest],
+        "medium": [h for h in single if h.size == "medium"],
+        "large": [h for h in single if h.size == "large"],
+        "long": [h for h in single if h.size == "small" and h.budget_s == longest],
+        "cores": [h for h in every if h.threads != 1],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, chosen in shown.items():
+        if chosen:
+            _draw(chosen, FIGURES[name], folder / f"race_{name}.png")
+
+
+def _draw(chosen: Sequence[Heat], title: str, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    chosen = sorted(chosen, key=lambda heat: heat.n_components)
+    n_columns = 3 if len(chosen) % 3 == 0 else 2
+    n_rows = -(-len(chosen) // n_columns)
+    figure = Figure(figsize=(4.2 * n_columns, 3.4 * n_rows + 0.9), layout="constrained", dpi=100)
+    every = figure.subplots(n_rows, n_columns, squeeze=False)
+    for axes, heat in zip(every.ravel(), chosen, strict=False):
+        _draw_heat(axes, heat)
+    for axes in every[-1]:
+        axes.set_xlabel("wall seconds of learning")
+    for axes in every[:, 0]:
+        axes.set_ylabel("held-out divergence per bin")
+    labelled = {}
+    for axes in every.ravel():
+        labelled |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    figure.suptitle(
+        f"{title}: lower and further left is better (grey line: the default's first pass ends)",
+        fontsize=11,
+    )
+    figure.legend(labelled.values(), labelled, loc="outside lower center", ncols=3, fontsize=8.5,
+                  frameon=False)  # fmt: skip
+    figure.savefig(path)
+
+
+def _draw_heat(axes: Any, heat: Heat) -> None:
+    from matplotlib.ticker import NullFormatter
+
+    for name in reversed([name for name in peers.CONTESTANTS if name in heat.curves]):
+        curves = heat.curves[name]
+        first = standings.middle([curve.seconds[0] for curve in curves])
+        times = np.geomspace(first, standings.end_s(curves), 60)
+        reached = [standings.at(curves, seconds) for seconds in times]
+        ours = peers.CONTESTANTS[name].ours
+        axes.plot(times, reached, color=COLOURS[name], label=peers.CONTESTANTS[name].title,
+                  linewidth=2.6 if name == "default" else 1.3,
+                  linestyle="--" if ours and name != "default" else "-")  # fmt: skip
+    default = heat.curves["default"]
+    lowest = min(standings.end(curves) for curves in heat.curves.values())
+    axes.axvline(
+        standings.middle([c.first_pass_s for c in default]), color="#bbbbbb", linewidth=1, zorder=0
+    )
+    axes.set_ylim(0.97 * lowest, 1.05 * max(c.divergence[0] for c in default))
+    axes.set_xscale("log")
+    axes.set_xlim(left=min(curves[0].seconds[0] for curves in heat.curves.values()) / 1.5)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_title(heat.name, fontsize=10)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,238 @@
+"""One pass over all the hours of music there are: frames a second and memory against hours.
+
+    python benchmarks/scale.py [--audio FOLDER] [--quick]
+
+Each length is learned from the files themselves, decoding included, in a process of its own, which
+reads its own peak of resident memory. Writes benchmarks/results/scale.json and
+docs/figures/scale.png; with --quick, into out/quick.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "experiments")]
+
+from outputs import Outputs, facts, parse_options  # noqa: E402
+from recordings import Recordings, probe  # noqa: E402
+
+import ondes  # noqa: E402
+
+RESULTS = HERE / "results" / "scale.json"
+HOURS_A_YEAR = 8766
+HOP, BATCH = 256, 128  # samples a frame, and frames an update, of the default
+LEARN = "--learn"  # what this script says to itself in the process that is measured
+
+
+@dataclass(frozen=True)
+class Settings:
+    hours: tuple[float, ...] = (0.1, 0.5, 1.5, 100.0)  # the last: all there are
+    n_components: int = 32
+    sr: int = 22050
+
+
+QUICK = Settings(hours=(0.05, 0.2, 0.5))
+
+
+def first_hours(paths: list[Path], hours: float) -> list[Path]:
+    """As many whole recordings as it takes, taken from all over the list."""
+    chosen: list[Path] = []
+    seconds = 0.0
+    for path in sorted(paths, key=lambda path: path.stem):
+        if seconds >= 3600 * hours:
+            break
+        chosen.append(path)
+        seconds += probe(path).seconds or 0
+    return chosen
+
+
+def learn_here(settings: dict[str, Any], paths: list[str]) -> dict[str, float]:
+    """Learn in this process; what it took, and how much of the memory was there before."""
+    before_mb = peak_mb()
+    failures: list[str] = []
+    start = time.perf_counter()
+    model = ondes.learn(
+        paths,
+        settings["n_components"],
+        sr=settings["sr"],
+        n_jobs=-1,
+        on_error=lambda path, _: failures.append(path),
+    )
+    seconds = time.perf_counter() - start
+    return {
+        "files": len(paths),
+        "failed": len(failures),
+        "hours": model.provenance_.seconds / 3600,
+        "frames": model.n_frames_seen_,
+        "seconds": seconds,
+        "imports_mb": before_mb,
+        "peak_mb": peak_mb(),
+        "divergence": model.statistics_.divergence_per_bin,
+    }
+
+
+def peak_mb() -> float:
+    """Of this program alone: the count begins anew when a program does, unlike ru_maxrss."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
+
+
+def scale(recordings: Recordings, settings: Settings) -> dict[str, Any]:
+    paths = recordings.hours()
+    runs = []
+    for hours in settings.hours:
+        order = {"settings": asdict(settings), "paths": [*map(str, first_hours(paths, hours))]}
+        command = [sys.executable, __file__, LEARN]
+        done = subprocess.run(command, input=json.dumps(order), check=True, text=True,
+                              stdout=subprocess.PIPE)  # fmt: skip
+        runs.append(json.loads(done.stdout))
+        print(f"{runs[-1]['hours']:.2f} h in {runs[-1]['seconds']:.1f} s", flush=True)
+    return {"settings": asdict(settings), "machine": facts(), "runs": runs}
+
+
+# ---- the page ----
+
+
+def section(results: dict[str, Any]) -> str:
+    settings, machine, runs = results["settings"], results["machine"], results["runs"]
+    lines = [
+        "## Scale",
+        "",
+        f"One pass of `ondes.learn` over game music in Vorbis and Opus, {settings['sr']} Hz, "
+        f"K = {settings['n_components']}, decoding included, on all {machine['cores']} cores "
+        f"({machine['cpu']}, {machine['date']}). Memory is the peak of the process.",
+        "",
+        "| hours | recordings | frames | seconds | frames a second | × real time | memory |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {run['hours']:.2f} | {run['files']} | {run['frames']:,} | {run['seconds']:.1f} "
+        f"| {run['frames'] / run['seconds']:,.0f} | {speed(run):.0f} | {run['peak_mb']:.0f} MB |"
+        for run in runs
+    ]
+    failed = runs[-1]["failed"]
+    if failed:
+        lines += ["", f"{failed} of the recordings are cut short, and learned as far as they go."]
+    lines += [
+        "",
+        "![Frames a second and memory against hours of music](figures/scale.png)",
+        "",
+        "### What a year of audio costs",
+        "",
+        "| where | a year takes | how this is known |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {where} | {took} | {how} |" for where, took, how in year(results)]
+    return "\n".join(lines)
+
+
+def year(results: dict[str, Any]) -> list[tuple[str, str, str]]:
+    longest = results["runs"][-1]
+    rows = [
+        (
+            f"this machine, {results['machine']['cores']} cores",
+            duration(HOURS_A_YEAR / speed(longest)),
+            f"{longest['hours']:.1f} hours measured, from files, at constant memory",
+        )
+    ]
+    streaming, cluster, card = (kept(name) for name in ("streaming", "cluster", "gpu"))
+    if streaming:
+        row = max(
+            (row for row in streaming["commands"] if row["command"] == "learn"),
+            key=lambda row: row["hours"],
+        )
+        how = f"{row['hours']:.0f} hours of flac, which is quicker to decode"
+        rows.append(("the same from flac", duration(HOURS_A_YEAR / row["x_real_time"]), how))
+    if cluster:
+        many = cluster["simulated"]
+        how = "simulated from the measured cost of every part"
+        where = f"a cluster of {many['n_workers']} workers of one thread"
+        rows.append((where, duration(HOURS_A_YEAR / many["x_real_time"]), how))
+    on_card = card and card_row(card, results)
+    if on_card:
+        rows.append(on_card)
+    return rows
+
+
+def card_row(card: dict[str, Any], results: dict[str, Any]) -> tuple[str, str, str] | None:
+    """The arithmetic alone: the fused kernel on one mini-batch after the other."""
+    wanted = results["settings"]["n_components"]
+    shapes = [row for row in card["rows"] if (row["n_bins"], row["n_components"]) == (257, wanted)]
+    if not shapes:
+        return None
+    n_batches = HOURS_A_YEAR * 3600 * results["settings"]["sr"] / HOP / BATCH
+    hours = n_batches * shapes[0]["small_call"]["launched"] / 1e6 / 3600
+    how = (
+        f"its arithmetic alone, from the measured time of a mini-batch of {BATCH} frames; "
+        "decoding has to keep up"
+    )
+    return f"one {card['card']['name']}", duration(hours), how
+
+
+def kept(name: str) -> dict[str, Any] | None:
+    path = RESULTS.parent / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def speed(run: dict[str, float]) -> float:
+    return run["hours"] * 3600 / run["seconds"]
+
+
+def duration(hours: float) -> str:
+    if hours >= 48:
+        return f"{hours / 24:.1f} days"
+    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    runs = results["runs"]
+    hours = [run["hours"] for run in runs]
+    figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=100)
+    left, right = figure.subplots(1, 2)
+    left.plot(hours, [run["frames"] / run["seconds"] for run in runs], "o-", color="#d55e00")
+    left.set_ylabel("frames a second, decoding included")
+    right.plot(hours, [run["peak_mb"] for run in runs], "o-", color="#d55e00",
+               label="peak of the whole process")  # fmt: skip
+    right.plot(hours, [run["imports_mb"] for run in runs], "o:", color="#777777",
+               label="before the first file is opened")  # fmt: skip
+    right.set_ylabel("resident memory in MB")
+    right.legend(frameon=False, fontsize=9)
+    for axes in (left, right):
+        axes.set_xscale("log")
+        axes.set_xticks(hours, [f"{each:.2g}" for each in hours])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("hours of music learned in one pass")
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(
+        "Learning from files in one pass: how fast, and in how much memory", fontsize=12
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def main() -> None:
+    if LEARN in sys.argv:
+        order = json.load(sys.stdin)
+        print(json.dumps(learn_here(order["settings"], order["paths"])))
+        return
+    options = parse_options(__doc__)
+    outputs = Outputs.quick() if options.quick else replace(Outputs.kept(), results=RESULTS.parent)
+    results = scale(Recordings(options.audio), QUICK if options.quick else Settings())
+    print(outputs.write("scale", results))
+    draw(results, outputs.figures / "scale.png")
+    print(section(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""The inner solve of many frames in one launch on a CUDA card.
+
+What `ondes.nmf.backends.reference` does, with the activations in registers from the first step to
+the last. A program of the kernel owns a range of frames and solves a tile of them side by side; a
+frame that is done leaves its row to the next. A second launch sums the statistics. Every sum has a
+fixed order: a call repeats bit for bit on one device, and a frame's activations depend neither on
+its neighbours nor on its place among them.
+
+Everything is divided by the model of equal activations, bin by bin. Neither objective nor steps
+change; the gain of the fresh start becomes a mean; and the tensor cores, whose numbers have the
+range of float32 but fewer digits, see quantities near one.
+
+Bounds against float64 after the default solve, for a model's spectra and, in brackets, for entries
+spread over 1e-12 to 1 with a fifth of them zero; held by `tests/fused_guarantees.py` on a card:
+
+==========  ===================  ================  ===================
+precision   activations          their divergence  the divergence told
+==========  ===================  ================  ===================
+``ieee``    1e-5 (1e-4)          1e-6              1e-6
+``tf32``    1e-2 (5e-2)          1e-5              1e-5
+``bf16``    1e-1 (5e-1)          1e-4              1e-4
+==========  ===================  ================  ===================
+
+Activations are relative to the largest of their frame, and bounded in 999 of 1000 frames: where
+rounding decides a restart, a frame goes another way to the same cost.
+``ieee`` takes each product as three of TF32, which together carry float32's digits.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ondes.nmf.backends import fused_kernels, fused_sums, tiles
+from ondes.nmf.penalties import L1, GroupLog
+from ondes.nmf.problem import TOLERATED_RISE, Problem
+
+PRECISIONS = ("tf32", "ieee", "bf16")
+MAX_COMPONENTS = 256
+LOWEST_FLOOR = 1e-15  # v / y² and the product of two bins stay within float32's range
+SHORTEST_CHUNK = 4  # tiles of frames that are summed before they are put down
+
+
+class Sums(NamedTuple):
+    """Sums over frames in float64, with v + ε the frame, y its model and h its activations."""
+
+    weighted: Tensor  # (n_components, n_bins): Σ h · (v + ε) / y²
+    inverse: Tensor  # (n_components, n_bins): Σ h / y
+    pull: Tensor  # (n_components,): Σ h · slope of the penalty
+    divergence: Tensor  # ()
+
+
+def unsupported(problem: Problem, dtype: torch.dtype) -> str | None:
+    """What the kernel cannot do of `problem`, as a sentence, or None."""
+    kind = type(problem.penalty)
+    if dtype != torch.float32:
+        return f"The fused kernel works in float32, not {str(dtype).removeprefix('torch.')}."
+    if problem.penalty is not None and kind not in (L1, GroupLog):
+        return f"The fused kernel knows the penalties L1 and GroupLog, not {kind.__name__}."
+    if len(problem.dictionary) > MAX_COMPONENTS:
+        return (
+            f"The fused kernel takes at most {MAX_COMPONENTS} components, "
+            f"not {len(problem.dictionary)}."
+        )
+    if problem.floor < LOWEST_FLOOR:
+        return f"The fused kernel needs a noise floor from {LOWEST_FLOOR} on, not {problem.floor}."
+    return None
+
+
+def solve(
+    values: Tensor,
+    dictionary: Tensor,
+    problem: Problem,
+    *,
+    background: Tensor | None = None,
+    background_activation: Tensor | None = None,
+    start: Tensor | None = None,
+    precision: str = "tf32",
+    with_sums: bool,
+    tile: tiles.Tile | None = None,
+) -> tuple[Tensor, Sums | None]:
+    """Solve for the activations of levelled frames, and sum their statistics if asked.
+
+    Parameters
+    ----------
+    values : tensor of shape (n, n_bins), float32
+    dictionary : tensor of shape (n_components, n_bins), float64 or float32, rows sum to one
+    problem : Problem
+        Its solver, floor, penalty and groups; dictionary and background are given as tensors.
+    background : tensor of shape (n_bins,), optional
+        A row of the model whose activations are known.
+    background_activation : tensor of shape (n,), optional
+    start : tensor of shape (n, n_components), optional
+        Where to begin; by default each frame's own fresh start.
+    precision : {"tf32", "ieee", "bf16"}
+        Of the products.
+    with_sums : bool
+    tile : Tile, optional
+        By default the one that `tiles` has for this shape.
+
+    Returns
+    -------
+    tensor of shape (n, n_components), and `Sums` or None
+    """
+    shape = len(values), values.shape[1], len(dictionary)
+    tile = tile or tiles.choose(*shape, precision, _processors(values.device))
+    layout = _Layout(tile, *shape[1:], precision, values.is_cuda)
+    arguments = _arguments(problem, values.device, layout.K)
+    known = None if background is None else background_activation
+    model = _prepare(dictionary, background, problem.floor, layout)
+    values = values.contiguous()
+    activations = values.new_empty((shape[0], shape[2]))
+    if len(values):
+        _solve(values, start, activations, known, model, problem, arguments, layout)
+    if not with_sums:
+        return activations, None
+    return activations, _summarise(values, activations, known, model, problem, arguments, layout)
+
+
+class _Layout:
+    """What the kernels must know of shapes when they are compiled."""
+
+    def __init__(
+        self, tile: tiles.Tile, n_bins: int, n_components: int, precision: str, on_card: bool
+    ) -> None:
+        self.tile, self.F, self.K = tile, n_bins, tiles.padded(n_components)
+        self.tail = tile.tail(n_bins)
+        self.padded = n_bins // tile.bins * tile.bins + self.tail
+        # Warps take 16 rows each; where rows are too few for all, the rest share the columns.
+        self.down = min(tile.warps, tile.frames // 16)
+        self.across = min(tile.warps // self.down, tile.bins // 8)
+        self.across_tail = min(self.across, max(self.tail, 16) // 8)
+        self.precision = {"ieee": "tf32x3"}.get(precision, precision)
+        self.swap = self.across == 1 and precision != "bf16"
+        self.fast = on_card
+        self.narrow = torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+class _Model(NamedTuple):
+    columns: Tensor
+    rows: Tensor
+    bins: Tensor  # the scale, the floor and the background, in units of the even model
+
+
+def _prepare(
+    dictionary: Tensor, background: Tensor | None, floor: float, layout: _Layout
+) -> _Model:
+    device, K, padded = dictionary.device, layout.K, layout.padded
+    columns = torch.empty((padded, K), dtype=layout.narrow, device=device)
+    rows = torch.empty((K, padded), dtype=layout.narrow, device=device)
+    bins = torch.empty((3, padded), dtype=torch.float32, device=device)
+    fused_kernels.prepare[(padded // 16,)](
+        dictionary.contiguous(), bins if background is None else background, columns, rows, bins,
+        len(dictionary), floor,
+        layout.F, K, padded, layout.swap, background is not None, layout.precision,
+    )  # fmt: skip
+    return _Model(columns, rows, bins)
+
+
+def _arguments(problem: Problem, device: torch.device, K: int) -> dict[str, Any]:
+    """The penalty in the kernels' words."""
+    none = {"groups": None, "n_groups": 0, "strength": 0.0, "offset": 1.0}
+    match problem.penalty:
+        case L1(strength):
+            return none | {"PENALTY": "l1", "GROUPED": False, "strength": strength}
+        case GroupLog(strength, offset):
+            found = none | {"PENALTY": "group_log", "strength": strength, "offset": offset}
+            if problem.groups is None:
+                return found | {"GROUPED": False}
+            groups = tuple(problem.groups.tolist())
+            padding = (-1,) * (K - len(groups))
+            table = _table(groups + padding, torch.int32, device)
+            return found | {"GROUPED": True, "groups": table, "n_groups": max(groups) + 1}
+    return none | {"PENALTY": "none", "GROUPED": False}
+
+
+def _solve(
+    values: Tensor,
+    start: Tensor | None,
+    activations: Tensor,
+    known: Tensor | None,
+    model: _Model,
+    problem: Problem,
+    penalty: dict[str, Any],
+    layout: _Layout,
+) -> None:
+    tile, solver = layout.tile, problem.solver
+    n_tiles = -(-len(values) // tile.frames)
+    n_programs = min(n_tiles, tile.per_processor * _processors(values.device))
+    scratch = values.new_empty(n_programs * tile.frames * layout.padded)
+    fused_kernels.solve[(n_programs,)](
+        values, start, activations, known, scratch, *model,
+        _table(solver.momentum or (0.0,), torch.float32, values.device),
+        n_frames=len(values), share=-(-n_tiles // n_programs) * tile.frames,
+        n_components=activations.shape[1], max_steps=solver.max_steps,
+        n_momentum=max(1, len(solver.momentum)), floor=problem.floor,
+        tolerated=TOLERATED_RISE * layout.F, exponent=solver.exponent, tol=solver.tol,
+        F=layout.F, K=layout.K, PADDED=layout.padded, M=tile.frames, WIDTH=tile.bins,
+        TAIL=layout.tail, DOWN=layout.down, ACROSS=layout.across,
+        ACROSS_TAIL=layout.across_tail, SWAP=layout.swap, STAGES=tile.stages,
+        STARTED=start is not None, KNOWN=known is not None,
+        POWER={1.0: "one", 0.5: "root"}.get(solver.exponent, "any"),
+        MOMENTUM=bool(solver.momentum), STOPS=solver.tol > 0,
+        PRECISION=layout.precision, FAST=layout.fast, **penalty,
+        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
+    )  # fmt: skip
+
+
+def _summarise(
+    values: Tensor,
+    activations: Tensor,
+    known: Tensor | None,
+    model: _Model,
+    problem: Problem,
+    penalty: dict[str, Any],
+    layout: _Layout,
+) -> Sums:
+    (n_frames, n_bins), n_components = values.shape, activations.shape[1]
+    frames, width = tiles.choose_for_sums(n_components)
+    n_tiles, n_blocks = -(-n_frames // frames), -(-n_bins // width)
+    wanted = -(-4 * _processors(values.device) // n_blocks)
+    n_chunks = max(1, min(-(-n_tiles // SHORTEST_CHUNK), wanted))
+    parts = values.new_empty((n_chunks, (2 * n_bins + 1) * n_components + n_blocks))
+    fused_sums.summarise[(n_blocks, n_chunks)](
+        values, activations, known, model.columns, model.bins,
+        parts=parts, n_frames=n_frames, share=-(-n_tiles // n_chunks) * frames,
+        n_components=n_components, floor=problem.floor,
+        F=n_bins, K=layout.K, PADDED=layout.padded, M=frames, WIDTH=width, SWAP=layout.swap,
+        KNOWN=known is not None, PRECISION=layout.precision, FAST=layout.fast, **penalty,
+        num_warps=4,
+    )  # fmt: skip
+    total = parts.sum(dim=0, dtype=torch.float64)
+    size = n_components * n_bins
+    weighted, inverse, pull, divergence = torch.split(total, [size, size, n_components, n_blocks])
+    shape = n_components, n_bins
+    return Sums(weighted.view(shape), inverse.view(shape), pull, divergence.sum())
+
+
+@lru_cache
+def _processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 2  # the interpreter: two programs, so that there is more than one
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+@lru_cache(maxsize=64)
+def _table(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(numbers, dtype=dtype, device=device)

@@ -1,0 +1,112 @@
+"""Tile shapes of the fused kernel: how many frames and bins a program holds at a time.
+
+One table, found by timing candidates on an H200. Registers decide: they hold a program's
+activations and sums, so the more components, the fewer programs share a multiprocessor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+Entry = TypeVar("Entry")
+
+REGISTERS = 65536  # of one multiprocessor
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The shape of one program of the kernel.
+
+    Attributes
+    ----------
+    frames : int, a power of two from 16 on
+        Frames that a program solves side by side.
+    bins : int, a power of two from 16 on
+        Bins that it looks at in one go.
+    warps : int
+    per_processor : int
+        Programs that share a multiprocessor.
+    stages : int
+        Blocks of bins on their way from memory, and the one being looked at.
+    """
+
+    frames: int
+    bins: int
+    warps: int
+    per_processor: int
+    stages: int = 1
+
+    def tail(self, n_bins: int) -> int:
+        """The width of the last block, which may be narrower; 0 where no bin is left over."""
+        rest = n_bins % self.bins
+        return max(16, 1 << (rest - 1).bit_length()) if rest else 0
+
+    @property
+    def registers(self) -> int:
+        """Of a thread, at most: as many as let `per_processor` programs run at once."""
+        return min(255, REGISTERS // (32 * self.warps * self.per_processor) // 8 * 8)
+
+
+# By precision, then by the padded number of components that a tile serves at most.
+_MANY: dict[str, dict[int, Tile]] = {
+    "tf32": {
+        16: Tile(64, 32, 4, 4),
+        32: Tile(64, 32, 4, 3),
+        64: Tile(64, 32, 4, 2, stages=3),
+        128: Tile(64, 32, 4, 2, stages=2),
+        256: Tile(32, 32, 8, 1, stages=3),
+    },
+    "ieee": {
+        32: Tile(64, 32, 4, 2),
+        64: Tile(64, 16, 4, 2),
+        256: Tile(16, 32, 4, 2),
+    },
+    "bf16": {
+        32: Tile(64, 32, 4, 3),
+        64: Tile(64, 64, 4, 2),
+        128: Tile(64, 32, 4, 2),
+        256: Tile(32, 32, 4, 2, stages=2),
+    },
+}
+# Long spectra do not stay in the nearest cache from step to step: fetch ahead.
+_LONG = 400
+_MANY_LONG = {
+    16: Tile(64, 32, 4, 4, stages=3),
+    32: Tile(64, 32, 4, 2, stages=4),
+    128: Tile(64, 16, 4, 2, stages=3),
+}
+# Few frames: small tiles, so that many multiprocessors work.
+_FEW = {64: Tile(16, 64, 2, 1, stages=2), 256: Tile(16, 32, 4, 1, stages=2)}
+# Frames and bins at a time of the statistics.
+_SUMS = {64: (64, 32), 256: (32, 16)}
+
+
+def padded(n_components: int) -> int:
+    """The width of a row of activations in the kernel: a power of two.
+
+    Examples
+    --------
+    >>> padded(1), padded(20), padded(256)
+    (16, 32, 256)
+    """
+    return max(16, 1 << (n_components - 1).bit_length())
+
+
+def choose(n_frames: int, n_bins: int, n_components: int, precision: str, processors: int) -> Tile:
+    """The tile for so many frames, on a card of so many multiprocessors."""
+    width = padded(n_components)
+    if n_frames <= 16 * processors:
+        return _first(_FEW, width)
+    if precision == "tf32" and n_bins >= _LONG and width in _MANY_LONG:
+        return _MANY_LONG[width]
+    return _first(_MANY[precision], width)
+
+
+def choose_for_sums(n_components: int) -> tuple[int, int]:
+    """Frames and bins at a time of the statistics."""
+    return _first(_SUMS, padded(n_components))
+
+
+def _first(table: dict[int, Entry], width: int) -> Entry:
+    return next(entry for most, entry in table.items() if width <= most)

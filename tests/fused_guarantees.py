@@ -1,0 +1,200 @@
+"""What `test_fused.py` runs: on a card if there is one, else with TRITON_INTERPRET=1 in tiny."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_case, solvers
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from ondes.nmf.backends import fused, native, reference, tiles
+from ondes.nmf.backends.tiles import Tile
+from ondes.nmf.penalties import L1, GroupLog
+from ondes.nmf.problem import Problem, Solver
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+on_a_card = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter rounds no product")
+TILES = [Tile(16, 16, 2, 1), Tile(32, 32, 4, 1), Tile(64, 16, 4, 2, stages=2)]
+some = settings(  # no shrinking: each example takes the interpreter a while
+    max_examples=30,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.generate],
+)
+
+
+def solve(case, precision="ieee", tile=None, rows=slice(None)):
+    """The kernel's answers for some rows of a case, as arrays."""
+    frames, problem = case.frames[rows], case.problem
+    known = native._background(frames, problem)
+    given = {
+        "values": frames.values,
+        "dictionary": problem.dictionary,
+        "start": None if case.start is None else case.start[rows],
+        **known,
+    }
+    tensors = {
+        name: None if array is None else torch.from_numpy(np.ascontiguousarray(array)).to(DEVICE)
+        for name, array in given.items()
+    }
+    activations, sums = fused.solve(
+        problem=problem, precision=precision, tile=tile, with_sums=True, **tensors
+    )
+    return activations.cpu().numpy(), fused.Sums(*(each.cpu().numpy() for each in sums))
+
+
+@st.composite
+def small_cases(draw):
+    n_components = draw(st.sampled_from([1, 2, 7, 16, 20]))
+    return make_case(
+        draw(st.sampled_from([1, 5, 40])),
+        draw(st.sampled_from([1, 16, 17, 33, 40])),
+        n_components,
+        np.float32,
+        seed=draw(st.integers(0, 2**32 - 1)),
+        solver=draw(solvers(4)),
+        extreme=draw(st.booleans()),
+        with_start=draw(st.booleans()),
+        with_background=draw(st.booleans()),
+        floor=draw(st.sampled_from([1e-10, 1e-6, 1e-2])),
+        penalty=draw(st.sampled_from([None, None, L1(0.3), GroupLog(1.0), GroupLog(5.0, 1e-3)])),
+        groups=draw(st.none() | st.just(np.arange(n_components) // 3)),
+    )
+
+
+# ---- The kernel equals the reference ----
+
+
+@some
+@given(case=small_cases(), tile=st.sampled_from(TILES))
+def test_every_option_is_as_in_the_reference(case, tile):
+    expected = reference.encode(case.in_float64, case.problem, case.start)
+    found, sums = solve(case, tile=tile)
+    assert found.dtype == np.float32
+    if not case.problem.solver.momentum and not case.problem.solver.tol:
+        largest = expected.max(axis=1, keepdims=True)
+        np.testing.assert_allclose(found / largest, expected / largest, atol=1e-4)
+    np.testing.assert_allclose(
+        case.objective(found), case.objective(expected), rtol=1e-5, atol=1e-5
+    )
+    own = reference._accumulate(case.in_float64, found.astype(float), case.problem)
+    a, b = case.problem.dictionary**2 * sums.weighted, sums.inverse + sums.pull[:, None]
+    np.testing.assert_allclose(a, own.numerator, rtol=1e-4)
+    np.testing.assert_allclose(b, own.denominator, rtol=1e-4)
+    noise = 1e-6 * case.frames.values.size
+    np.testing.assert_allclose(sums.divergence, own.divergence, rtol=1e-5, atol=noise)
+
+
+@pytest.mark.parametrize("penalty", [None, GroupLog(2.0)])
+def test_a_long_solve_ends_where_the_reference_does(penalty):
+    solver = Solver(max_steps=25, momentum=(0.0, 0.9, 0.95, 0.99), tol=1e-3)  # bold: it restarts
+    groups = np.arange(20) // 2
+    case = make_case(70, 33, 20, np.float32, solver=solver, penalty=penalty, groups=groups)
+    expected = reference.encode(case.in_float64, case.problem)
+    found, _ = solve(case, tile=TILES[1])
+    np.testing.assert_allclose(case.objective(found), case.objective(expected), rtol=1e-4)
+
+
+def test_a_step_that_is_dropped_ends_no_solve():
+    solver = Solver(max_steps=12, momentum=(0.0, 0.9, 0.95, 0.99), tol=0.1)
+    case = make_case(60, 17, 3, np.float32, seed=3, solver=solver)  # one frame would end so
+    expected = reference.encode(case.in_float64, case.problem)
+    found, _ = solve(case, tile=TILES[1])
+    np.testing.assert_allclose(case.objective(found), case.objective(expected), rtol=1e-4)
+
+
+def test_no_frames_have_no_sums():
+    case = make_case(3, 17, 5, np.float32)
+    found, sums = solve(case, rows=slice(0))
+    assert found.shape == (0, 5)
+    assert all(np.all(each == 0) for each in sums)
+
+
+# ---- A frame is on its own, and a call repeats itself ----
+
+
+@pytest.mark.parametrize("precision", fused.PRECISIONS)
+@pytest.mark.parametrize("tol", [0.0, 3e-2])
+def test_neither_neighbours_nor_place_matter(precision, tol):
+    case = make_case(50, 33, 5, np.float32, solver=Solver(max_steps=6, tol=tol))
+    tile = Tile(16, 16, 2, 1)
+    together, _ = solve(case, precision, tile)
+    order = np.random.default_rng(1).permutation(50)
+    np.testing.assert_array_equal(solve(case, precision, tile, order)[0], together[order])
+    np.testing.assert_array_equal(solve(case, precision, tile, [37])[0], together[[37]])
+
+
+def test_a_call_repeats_bit_for_bit():
+    case = make_case(90, 40, 7, np.float32, solver=Solver(max_steps=3), penalty=L1(0.1))
+    first, second = (solve(case, "tf32", TILES[0]) for _ in range(2))
+    np.testing.assert_array_equal(first[0], second[0])
+    for one, other in zip(first[1], second[1], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_given_stays_as_it_is():
+    case = make_case(20, 17, 3, np.float32, with_start=True, with_background=True)
+    before = [each.copy() for each in (case.frames.values, case.problem.dictionary, case.start)]
+    solve(case)
+    after = case.frames.values, case.problem.dictionary, case.start
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+# ---- The edge ----
+
+
+def test_what_is_beyond_it_is_said():
+    class Mine(L1):
+        pass
+
+    problem = Problem(np.full((2, 4), 0.25), 1e-8, Solver())
+    assert fused.unsupported(problem, torch.float32) is None
+    assert fused.unsupported(replace(problem, penalty=GroupLog(1.0)), torch.float32) is None
+    assert "Mine" in fused.unsupported(replace(problem, penalty=Mine(1.0)), torch.float32)
+    assert "float64" in fused.unsupported(problem, torch.float64)
+    many = replace(problem, dictionary=np.full((257, 4), 0.25))
+    assert "257" in fused.unsupported(many, torch.float32)
+    assert "1e-20" in fused.unsupported(replace(problem, floor=1e-20), torch.float32)
+
+
+def test_there_is_a_tile_for_everything():
+    for n_components in range(1, fused.MAX_COMPONENTS + 1):
+        for precision in fused.PRECISIONS:
+            for n_frames, n_bins in ((1, 1), (128, 257), (10**6, 257), (10**6, 4097)):
+                tile = tiles.choose(n_frames, n_bins, n_components, precision, 132)
+                assert tile.frames >= 16
+                assert 32 * tile.warps * tile.per_processor * tile.registers <= tiles.REGISTERS
+                assert tile.tail(n_bins) <= tile.bins
+
+
+# ---- The bounds that the module states, on a card ----
+
+BOUNDS = {  # activations of spectra and of extremes, their divergence, the divergence told
+    "ieee": ((1e-5, 1e-4), 1e-6, 1e-6),
+    "tf32": ((1e-2, 5e-2), 1e-5, 1e-5),
+    "bf16": ((1e-1, 5e-1), 1e-4, 1e-4),
+}
+
+
+@on_a_card
+@pytest.mark.parametrize("precision", fused.PRECISIONS)
+@pytest.mark.parametrize("extreme", [False, True])
+@pytest.mark.parametrize("n_frames", [300, 10_000])
+@pytest.mark.parametrize(("n_bins", "n_components"), [(257, 8), (513, 32), (200, 50), (64, 256)])
+def test_each_precision_is_as_near_as_it_says(precision, extreme, n_frames, n_bins, n_components):
+    case = make_case(
+        n_frames, n_bins, n_components, np.float32, extreme=extreme, floor=1e-12, seed=n_bins
+    )
+    expected = reference.encode(case.in_float64, case.problem)
+    found, sums = solve(case, precision)
+    activations, divergence, told = BOUNDS[precision]
+    largest = expected.max(axis=1, keepdims=True)
+    furthest = np.max(np.abs(found - expected) / largest, axis=1)
+    assert np.quantile(furthest, 0.999) < activations[extreme]
+    own, best = case.objective(found).sum(), case.objective(expected).sum()
+    assert own / best == pytest.approx(1, abs=divergence)
+    assert sums.divergence / (own * n_bins) == pytest.approx(1, abs=told)

@@ -1,0 +1,426 @@
+"""Whatever happens to `ondes learn`, nothing is lost: real processes, signals, disks and files.
+
+`python tests/test_faults.py --kills 50` kills one run at so many random moments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from ondes import checkpoint
+from ondes.model_file import load, save
+from ondes.whole_file import FileInUseError, only_writer
+
+SR = 8000
+SETTINGS = ("-k", "6", "--sr", str(SR), "--n-fft", "128", "-j", "1", "--checkpoint-every", "0.02")
+N_PASSES = 40
+PATIENCE_S = 300
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if name != "ONDES_DEBUG"},
+    "PYTHONPATH": str(Path(__file__).parents[1] / "src"),
+    "OMP_NUM_THREADS": "1",
+}
+
+
+# ---- Runs ----
+
+
+def make_album(folder, n_files=4, seconds=12):
+    folder.mkdir()
+    for n in range(n_files):
+        rng = np.random.default_rng(n)
+        notes = np.repeat(rng.choice([220, 330, 440, 550], size=2 * seconds), SR // 2)
+        times = np.arange(len(notes)) / SR
+        sound = np.sin(2 * np.pi * notes * times) * np.exp(-4 * (times % 0.5))
+        samples = 8000 * (sound + 0.01 * rng.standard_normal(len(times)))
+        soundfile.write(folder / f"{n}.flac", samples.astype(np.int16), SR)
+
+
+class Run:
+    """One `ondes learn` in a folder of its own, begun as often as it takes."""
+
+    def __init__(self, folder, album, *options, n_passes=N_PASSES):
+        self.folder, self.output = folder, folder / "m.ondes"
+        self.checkpoint = folder / "m.ondes.checkpoint"
+        self.command = ["learn", album, "-o", self.output, *SETTINGS, "--passes", n_passes]
+        self.command += options
+
+    def start(self, *options, **settings):
+        arguments = [*self.command, *options]
+        return subprocess.Popen(
+            [sys.executable, "-m", "ondes", *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **{"env": ENVIRONMENT, **settings},
+        )
+
+    def finish(self, *options, **settings):
+        """The exit status, and the lines on standard error."""
+        with ending(self.start(*options, **settings)) as process:
+            return ended(process)
+
+    def wait_for_checkpoint(self, process):
+        """Until the process has written a checkpoint."""
+        path, before = self.checkpoint, time.time_ns()
+        deadline = time.monotonic() + PATIENCE_S
+        while not path.exists() or path.stat().st_mtime_ns < before:
+            assert process.poll() is None, process.communicate()[1].decode()
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+    def left_behind(self):
+        return sorted(path.name for path in self.folder.iterdir())
+
+
+def ended(process):
+    _, stderr = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, stderr.decode().splitlines()
+
+
+@contextmanager
+def ending(process):
+    """A process that does not outlive the block."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults") / "album"
+    make_album(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def unbroken(album, tmp_path_factory):
+    """The bytes of the model that every broken run must end with."""
+    run = Run(tmp_path_factory.mktemp("unbroken"), album)
+    assert run.finish("--checkpoint-every", "3600") == (0, [])
+    assert run.left_behind() == ["m.ondes"]
+    return run.output.read_bytes()
+
+
+# ---- Killed ----
+
+
+def kill_at_random_moments(run, n_kills, seed, longest=0.3):
+    """SIGKILL a run again and again; how often it was, and how far the checkpoint was each time.
+
+    A fifth of the moments are anywhere from the start of the process on, the others after its
+    first checkpoint.
+    """
+    moments = random.Random(seed)
+    frames = []
+    while len(frames) < n_kills:
+        process = run.start("--resume")
+        with ending(process):
+            if moments.random() < 0.2:
+                time.sleep(moments.uniform(0, 2))
+            else:
+                run.wait_for_checkpoint(process)
+                time.sleep(moments.uniform(0, longest))
+            if process.poll() is not None:
+                break
+            process.kill()
+        if run.output.exists():  # it was quicker
+            break
+        drafts = [name for name in run.left_behind() if name.endswith(".part")]
+        assert len(drafts) <= 1, drafts
+        is_there = run.checkpoint.exists()
+        frames.append(checkpoint.read(run.checkpoint).model.n_frames_seen_ if is_there else 0)
+        assert frames == sorted(frames)
+    return frames
+
+
+def test_killed_at_random_moments_it_ends_with_the_bytes_of_the_unbroken_run(
+    album, unbroken, tmp_path
+):
+    run = Run(tmp_path, album)
+    frames = kill_at_random_moments(run, 6, seed=1, longest=0.1)
+    assert len(frames) == 6
+    assert run.finish("--resume")[0] == 0
+    assert run.output.read_bytes() == unbroken
+    assert run.left_behind() == ["m.ondes"]
+
+
+def test_a_signal_saves_and_leaves_and_the_run_can_go_on(album, unbroken, tmp_path):
+    run = Run(tmp_path, album)
+    for number, options in ((signal.SIGINT, ()), (signal.SIGTERM, ("--resume",))):
+        with ending(run.start(*options)) as process:
+            run.wait_for_checkpoint(process)
+            process.send_signal(number)
+            status, lines = ended(process)
+        assert status == 130
+        assert lines == [
+            f"ondes: interrupted; what was learned so far is in {run.output}; --resume goes on."
+        ]
+        saved, kept = load(run.output), checkpoint.read(run.checkpoint)
+        assert saved.provenance_.stopped_by == number.name
+        assert saved.components_.tobytes() == kept.model.components_.tobytes()
+    assert run.finish("--resume") == (0, [])
+    assert run.output.read_bytes() == unbroken
+    assert run.left_behind() == ["m.ondes"]
+
+
+def test_resume_begins_where_there_is_nothing_yet_and_rests_when_all_is_done(album, tmp_path):
+    run = Run(tmp_path, album, "--resume", n_passes=1)
+    beginning = [f"ondes: there is no {run.checkpoint} to go on from: beginning."]
+    assert run.finish() == (0, beginning)
+    finished = run.output.read_bytes()
+    resting = [f"ondes: {run.output} is finished: nothing is left to do."]
+    assert run.finish() == (0, resting)
+
+    # A signal that came too early for a checkpoint leaves such a model behind.
+    model = load(run.output)
+    model.provenance_ = replace(model.provenance_, stopped_by="SIGTERM")
+    save(model, run.output, force=True)
+    assert run.finish() == (0, beginning)
+    assert run.output.read_bytes() == finished
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-", "--resume"], "Standard input can be heard only once: leave out --resume and"),
+        (["-", "--checkpoint", "c"], "Standard input can be heard only once: leave out --resume"),
+        ([".", "--checkpoint", "m"], "--checkpoint and --output are the same file: name another"),
+        ([".", "--checkpoint-every", "-1"], "Invalid value for '--checkpoint-every'"),
+    ],
+)
+def test_what_can_never_be_resumed_is_misuse(tmp_path, arguments, said):
+    command = [sys.executable, "-m", "ondes", "learn", "-o", "m", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True)
+    assert done.returncode == 2
+    assert said in done.stderr.decode()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_in_the_way_is_replaced_by_force_alone(album, tmp_path):
+    run = Run(tmp_path, album)
+    with ending(run.start()) as process:
+        run.wait_for_checkpoint(process)
+    kept = run.checkpoint.read_bytes()
+    said = "is of a run that did not end; resume it, or delete the file to begin anew"
+    assert run.finish() == (1, [f"ondes: {run.checkpoint}: {said}."])
+    assert run.checkpoint.read_bytes() == kept
+    assert run.finish("--force", "--seed", "7", "--passes", "1") == (0, [])
+    assert load(run.output).random_state == 7
+    assert run.left_behind() == ["m.ondes"]
+
+
+# ---- Two at once ----
+
+
+def test_the_second_of_two_processes_is_refused_until_the_first_is_gone(album, unbroken, tmp_path):
+    run = Run(tmp_path, album)
+    elsewhere = ["-o", tmp_path / "other.ondes", "--checkpoint", run.checkpoint]
+    with ending(run.start()) as first:
+        run.wait_for_checkpoint(first)
+        first.send_signal(signal.SIGSTOP)  # it will not end before the others have tried
+        for options, name in (((), run.output), (elsewhere, run.checkpoint)):
+            status, lines = run.finish("--resume", *options)
+            assert status == 1
+            (line,) = lines
+            assert line.startswith(
+                f"ondes: {name}: is being written by another process ({first.pid}"
+            )
+    assert run.finish("--resume") == (0, [])
+    assert run.output.read_bytes() == unbroken
+    assert run.left_behind() == ["m.ondes"]
+
+
+def test_of_many_claims_on_a_name_one_at_a_time_succeeds(tmp_path):
+    """Each worker adds one to a number under the claim: none may be lost, no claim left over."""
+    script = """if True:
+        import sys
+        from pathlib import Path
+        from ondes.whole_file import FileInUseError, only_writer
+        path, n_left = Path(sys.argv[1]), 200
+        while n_left:
+            try:
+                with only_writer(path):
+                    path.write_text(str(int(path.read_text()) + 1))
+                    n_left -= 1
+            except FileInUseError:
+                pass
+        """
+    path = tmp_path / "number"
+    path.write_text("0")
+    command = [sys.executable, "-c", script, path]
+    workers = [subprocess.Popen(command, env=ENVIRONMENT) for _ in range(4)]
+    assert [worker.wait(PATIENCE_S) for worker in workers] == [0] * 4
+    assert path.read_text() == "800"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_claim_clears_away_the_drafts_of_its_own_file_alone(tmp_path):
+    others = [".n.0123abcd.part", ".m.ondes.part", ".m.ondes.0123abcd.part.wav", "m.0123abcd.part"]
+    for name in (".m.0123abcd.part", ".m.ffffffff.part", *others):
+        (tmp_path / name).write_text("a part")
+    with only_writer(tmp_path / "m"):
+        with pytest.raises(FileInUseError, match=f"another process \\({os.getpid()} on "):
+            only_writer(tmp_path / "m").__enter__()
+        with only_writer(tmp_path / "other"):
+            pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+# ---- Disks that refuse ----
+
+
+@contextmanager
+def full_disk(folder, process):
+    """Fill the small disk that the folder is."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while file.write(bytes(1024)):
+                pass
+        except OSError:
+            pass
+    yield "No space left on device"
+    ballast.unlink()
+
+
+@contextmanager
+def size_limit(folder, process):
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
+    yield "File too large"
+
+
+@contextmanager
+def read_only_folder(folder, process):
+    folder.chmod(0o555)
+    yield "its folder is read-only"
+    folder.chmod(0o755)
+
+
+def obey_permissions():
+    """Even of root: drop CAP_DAC_OVERRIDE from all that the next program may have."""
+    if os.geteuid() == 0 and ctypes.CDLL(None, use_errno=True).prctl(24, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", folder], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no disk can be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.parametrize("refusal", [full_disk, size_limit, read_only_folder])
+def test_a_disk_that_refuses_does_not_end_learning_nor_lose_the_model(
+    album, unbroken, tmp_path, refusal, request
+):
+    folder = tmp_path
+    if refusal is full_disk:
+        folder = request.getfixturevalue("small_disk")
+    run, refuge = Run(folder, album), tmp_path / "refuge"
+    refuge.mkdir()
+    environment = {**ENVIRONMENT, "TMPDIR": str(refuge)}
+    with ending(run.start(preexec_fn=obey_permissions, env=environment)) as process:
+        run.wait_for_checkpoint(process)
+        with refusal(folder, process) as reason:
+            status, lines = ended(process)
+            assert checkpoint.read(run.checkpoint).model.n_frames_seen_ > 0
+    assert status == 1
+    warned, failed = lines
+    assert warned == (
+        f"ondes: {run.checkpoint}: cannot be written ({reason}), so the last checkpoint stays; "
+        "learning goes on and tries again every 0.02 s."
+    )
+    failure = f"ondes: {run.output}: cannot be written ({reason})"
+    if refusal is size_limit:  # which is everywhere
+        assert failed == f"{failure}."
+        assert not list(refuge.iterdir())
+    else:
+        (rescued,) = refuge.glob("*/m.ondes")
+        assert failed == f"{failure}, so the model is in {rescued}: move it."
+        assert rescued.read_bytes() == unbroken
+    assert run.finish("--resume") == (0, [])
+    assert run.output.read_bytes() == unbroken
+
+
+# ---- Files that vanish ----
+
+
+def test_a_file_that_vanishes_while_it_is_read_is_told_and_the_rest_is_learned(album, tmp_path):
+    sounds = Path(shutil.copytree(album, tmp_path / "album"))
+    run = Run(tmp_path, sounds)
+    with ending(run.start()) as process:
+        run.wait_for_checkpoint(process)
+        (sounds / "2.flac").unlink()
+        status, lines = ended(process)
+    assert status == 3
+    (line,) = lines
+    assert line.startswith(f"ondes: {sounds / '2.flac'}: ")
+    provenance = load(run.output).provenance_
+    assert (provenance.n_files, provenance.n_failed, provenance.stopped_by) == (4, 1, None)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_album(folder / "album")
+        n_passes = 4 * given.kills
+        runs = {}
+        for title in ("unbroken", "broken"):
+            (folder / title).mkdir()
+            runs[title] = Run(folder / title, folder / "album", n_passes=n_passes)
+        start = time.monotonic()
+        assert runs["unbroken"].finish("--checkpoint-every", "3600") == (0, [])
+        a_share = (time.monotonic() - start) / given.kills  # so that they go over all of the run
+        frames = kill_at_random_moments(runs["broken"], given.kills, given.seed, a_share)
+        status, lines = runs["broken"].finish("--resume")
+        same = runs["broken"].output.read_bytes() == runs["unbroken"].output.read_bytes()
+        model = load(runs["unbroken"].output)
+        result = {
+            "kills": len(frames),
+            "frames_at_kills": frames,
+            "frames_in_all": model.n_frames_seen_,
+            "unreadable_checkpoints": 0,  # the first one would have ended this
+            "status": status,
+            "lines": lines,
+            "same_bytes": same,
+            "left_behind": runs["broken"].left_behind(),
+        }
+        print(json.dumps(result, indent=1))
+        sys.exit(not same)
+
+
+if __name__ == "__main__":
+    main()
