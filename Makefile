@@ -10,7 +10,7 @@ PEERS := .venv/.peers
 SECONDS ?= 60
 HOURS ?= 10
 
-.PHONY: demo test check bench gate sanitize leaks picture audio paper race fuzz soak clean
+.PHONY: demo test check bench gate sanitize leaks picture audio peers paper race cluster fuzz kills soak clean
 
 demo: $(INSTALLED)
 	$(BIN)/ondes demo --force
@@ -35,6 +35,9 @@ bench: $(INSTALLED)
 audio:
 	sh experiments/fetch_audio.sh $(AUDIO)
 
+# What the race, the fused kernel's tests and the scores of separation need beside.
+peers: $(PEERS)
+
 # The paper's figures on real music, and docs/results.md; QUICK=--quick shows them in minutes.
 paper: $(INSTALLED)
 	$(BIN)/python experiments/small.py --audio $(AUDIO) $(QUICK)
@@ -48,10 +51,20 @@ race: $(PEERS)
 	$(BIN)/python benchmarks/separation.py --audio $(AUDIO) $(QUICK)
 	$(BIN)/python benchmarks/scale.py --audio $(AUDIO) $(QUICK)
 	$(BIN)/python experiments/page.py $(QUICK)
+	$(if $(QUICK),,$(BIN)/python benchmarks/figures.py)
+
+# What a cluster on this machine costs and saves.
+cluster: $(INSTALLED)
+	$(BIN)/python benchmarks/cluster.py
+	$(BIN)/python experiments/page.py
 
 # Damaged model files, checkpoints and recordings, for so many SECONDS.
 fuzz: $(INSTALLED)
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS)
+
+# Broken off at fifty random moments, a run ends with the bytes of the unbroken one.
+kills: $(INSTALLED)
+	$(BIN)/python tests/test_faults.py --kills 50
 
 # So many HOURS of a stream, with separation beside it: memory stays flat.
 soak: $(INSTALLED)

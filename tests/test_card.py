@@ -12,9 +12,10 @@ import pytest
 import soundfile
 
 import ondes
+import ondes.learning
 from ondes import OnlineISNMF
 from ondes.model_file import AudioSettings
-from ondes.nmf.forgetting import HalfLife
+from ondes.nmf.forgetting import GrowingMemory, HalfLife
 from ondes.nmf.penalties import GroupLog, LogSparsity
 from ondes.nmf.problem import Solver
 from ondes.signal.batches import Batches
@@ -107,7 +108,9 @@ SETTINGS = {
     "a penalty": {"penalty": GroupLog(0.5), "groups": [0, 0, 1, 1]},
     "a background": {"background": np.full(65, 0.02)},
     "frozen rows": {"frozen": np.random.default_rng(0).gamma(1.0, size=(2, 65))},
-    "rows that miss some bins": {"init": np.tri(4, 65, 40) * np.arange(1.0, 66)},
+    "rows that miss some bins": {
+        "init": np.vstack([np.tri(3, 65, 40), np.ones(65)]) * np.arange(1.0, 66)
+    },
     "another memory": {"forgetting": HalfLife(500), "prior_frames": 30.0},
     "short batches": {"batch_size": 17},
 }
@@ -116,7 +119,9 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("silence", [-60.0, None])
 def test_the_same_frames_give_the_dictionary_of_partial_fit(name, silence):
-    settings = {"batch_size": 50, "silence": silence} | SETTINGS[name]
+    # So few frames are little for the default's memory, and rounding would be all it remembers.
+    settings = {"batch_size": 50, "silence": silence, "forgetting": GrowingMemory(20.0)}
+    settings |= SETTINGS[name]
     samples, cuts = recording(30.0), {"seed": 5, "buffer_size": 700, "segment_size": 100}
     model = card.learn_samples(model_for(**settings), samples, **cuts)
 
@@ -154,6 +159,45 @@ def test_recordings_in_memory_and_in_files_are_learned_alike(tmp_path):
     model = card.learn_samples(model_for(), recordings)
     np.testing.assert_allclose(model.components_, from_files.components_, atol=1e-3)
     assert model.n_frames_seen_ == from_files.n_frames_seen_
+
+
+@pytest.mark.parametrize("suffix", ["wav", "ogg", "mp3"])
+def test_files_are_learned_from_on_a_device(tmp_path, suffix):
+    for seed in range(3):
+        soundfile.write(tmp_path / f"{seed}.{suffix}", recording(8.0, seed) / 32768, SR)
+    (tmp_path / "bad.wav").write_bytes(b"no sound")
+    told = {"torch": [], "reference": []}
+    one, other = (
+        ondes.learn(
+            tmp_path, 4, sr=6000, n_fft=128, hop_length=40, passes=2, backend=backend,
+            on_error=lambda path, error, told=told[backend]: told.append(str(error)),
+        )
+        for backend in told
+    )  # fmt: skip
+    np.testing.assert_allclose(one.components_, other.components_, atol=1e-3)
+    assert one.n_frames_seen_ == other.n_frames_seen_
+    assert one.backend_ == "torch (cpu)"
+    assert len(told["torch"]) == 1
+    assert told["torch"] == told["reference"]
+
+
+def test_a_run_on_a_device_is_resumed_to_the_very_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(ondes.learning, "SHUFFLED_BYTES", 2**18)
+    for seed in range(3):
+        soundfile.write(tmp_path / f"{seed}.wav", recording(30.0, seed), SR)
+    settings = {"sr": SR, "n_fft": 128, "backend": "torch"}
+    unbroken = ondes.learn(tmp_path, 4, **settings)
+
+    def fail_later(progress):
+        if progress.n_frames > 6000:
+            raise OSError("the power went out")
+
+    kept = {"checkpoint": tmp_path / "run", "checkpoint_every": 0.0}
+    with pytest.raises(OSError, match="the power"):
+        ondes.learn(tmp_path, 4, **settings, **kept, progress=fail_later)
+    assert (tmp_path / "run").exists()
+    resumed = ondes.learn(tmp_path, 4, **settings, **kept, resume=True)
+    np.testing.assert_array_equal(resumed.components_, unbroken.components_)
 
 
 def test_learning_goes_on_and_the_same_seed_gives_the_same_bits(tmp_path):

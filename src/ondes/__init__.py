@@ -23,6 +23,7 @@ _HOMES = {
     "Stft": "signal.stft",
     "AudioError": "signal.audio",
     "AudioSettings": "model_file",
+    "FileInUseError": "whole_file",
     "ModelFileError": "model_file",
     "learn": "learning",
     "load": "model_file",

@@ -59,6 +59,7 @@ class Bar:
 
     def __init__(self, progress: Progress | None, title: str) -> None:
         self._progress = progress
+        self._seconds_before: float | None = None
         if progress is not None:
             self._task = progress.add_task(title, total=None, note="", speed="")
 
@@ -66,11 +67,17 @@ class Bar:
         """Draw how far things are."""
         if self._progress is None:
             return
-        elapsed = self._progress.tasks[self._task].elapsed or 0.0
-        speed = f"{seconds_done / elapsed:.0f} × real time" if elapsed > 0.5 else ""
+        if self._seconds_before is None:  # a resumed run has done much of it at no time
+            self._seconds_before = seconds_done
+        elapsed, n_new = self._elapsed(), seconds_done - self._seconds_before
+        speed = f"{n_new / elapsed:.0f} × real time" if elapsed > 0.5 else ""
         self._progress.update(
             self._task, completed=seconds_done, total=seconds_total, note=note, speed=speed
         )
+
+    def _elapsed(self) -> float:
+        assert self._progress is not None
+        return self._progress.tasks[self._task].elapsed or 0.0
 
     def complain(self, message: str) -> None:
         """One line above the bar."""

@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 
 from ondes.nmf.backends import fused_kernels, fused_sums, tiles
+from ondes.nmf.backends.torch import Sums
 from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import TOLERATED_RISE, Problem
 
@@ -42,15 +43,6 @@ PRECISIONS = ("tf32", "ieee", "bf16")
 MAX_COMPONENTS = 256
 LOWEST_FLOOR = 1e-15  # v / y² and the product of two bins stay within float32's range
 SHORTEST_CHUNK = 4  # tiles of frames that are summed before they are put down
-
-
-class Sums(NamedTuple):
-    """Sums over frames in float64, with v + ε the frame, y its model and h its activations."""
-
-    weighted: Tensor  # (n_components, n_bins): Σ h · (v + ε) / y²
-    inverse: Tensor  # (n_components, n_bins): Σ h / y
-    pull: Tensor  # (n_components,): Σ h · slope of the penalty
-    divergence: Tensor  # ()
 
 
 def unsupported(problem: Problem, dtype: torch.dtype) -> str | None:

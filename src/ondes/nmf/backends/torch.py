@@ -27,7 +27,7 @@ CARD_TILE = 2**24  # entries at a time on a card: temporaries stay under a gigab
 class Sums(NamedTuple):
     """What the dictionary's update needs of some frames, as float64 tensors on their device."""
 
-    weighted: Tensor  # (n_components, n_bins): Σ h · v / y²
+    weighted: Tensor  # (n_components, n_bins): Σ h · (v + ε) / y²
     inverse: Tensor  # (n_components, n_bins): Σ h / y
     pull: Tensor  # (n_components,): Σ h · the penalty's slope
     divergence: Tensor  # ()
@@ -140,8 +140,7 @@ def solve(
     if is_fused(problem, values):
         from ondes.nmf.backends import fused
 
-        activations, sums = fused.solve(values, dictionary, problem, precision=precision, **known)
-        return activations, None if sums is None else Sums(*sums)
+        return fused.solve(values, dictionary, problem, precision=precision, **known)
     return solve_plainly(values, dictionary, problem, **known)
 
 
