@@ -164,17 +164,21 @@ def run(
         is_begun = keeper.go_back() or _has_learned(model)
         arriving = signals.until_one_comes(iter(lessons))
         first = [] if is_begun or begin is None else begin(model, arriving)
-        if signals.received is not None:
-            keeper.is_off = True  # the first dictionary is not what it would have been
-        for n_taught, lesson in enumerate(itertools.chain(first, arriving), 1):
-            teach(model, lesson)
-            story.note(model)
-            if progress is not None:
-                seconds = lessons.seconds_done, lessons.seconds_total
-                progress(LearningProgress(*seconds, *story.now(model)))
-            if n_taught >= len(first):  # else the lessons are ahead of what was taught
+        # A first dictionary from less than all it asks for is not what it would have been.
+        is_cut_short = signals.received is not None
+        try:
+            for n_taught, lesson in enumerate(itertools.chain(first, arriving), 1):
+                teach(model, lesson)
+                story.note(model)
+                if progress is not None:
+                    seconds = lessons.seconds_done, lessons.seconds_total
+                    progress(LearningProgress(*seconds, *story.now(model)))
+                keeper.is_off = is_cut_short or n_taught < len(first)
                 keeper.keep_if_due()
-        if signals.received is not None and _has_learned(model):
+        except ConnectionError:  # the lessons stopped coming: what was taught is kept
+            keeper.keep()
+            raise
+        if signals.received is not None:
             keeper.keep()
     if not _has_learned(model):
         if signals.received is not None:
@@ -250,7 +254,7 @@ class _Keeper:
         self._claim: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         self._due = 0.0
         self._is_failing = False
-        self.is_off = False
+        self.is_off = True  # until the lessons stand where the model does
 
     def __enter__(self) -> Self:
         if self._plan is not None:
@@ -288,6 +292,7 @@ class _Keeper:
         self._story.go_on_from(kept.model.provenance_)
         for name, reason in kept.failures.items():
             self._story.failures(name, AudioError(name, reason))
+        self.is_off = False
         return True
 
     def keep_if_due(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import archives
 import numpy as np
-import recordings
+import sounds
 
 import ondes
 from ondes import checkpoint
@@ -152,9 +152,9 @@ def read_piped(path: Path) -> None:
 TARGETS = {
     "model": Target(model_seeds, archives.mutated, read_model, ondes.ModelFileError),
     "checkpoint": Target(checkpoint_seeds, archives.mutated, read_checkpoint, ondes.ModelFileError),
-    "recording": Target(recordings.seeds, recordings.mutated, read_recording, AudioError),
+    "recording": Target(sounds.seeds, sounds.mutated, read_recording, AudioError),
     "recording_without_av": Target(
-        recordings.libsndfile_seeds, recordings.mutated, read_without_av, AudioError
+        sounds.libsndfile_seeds, sounds.mutated, read_without_av, AudioError
     ),
-    "piped": Target(recordings.wav_seeds, recordings.mutated, read_piped, AudioError),
+    "piped": Target(sounds.wav_seeds, sounds.mutated, read_piped, AudioError),
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,14 @@ FIXED_BY_MODEL = ("components", "sr", "n_fft", "hop_length", "silence", "batch_s
     default=60.0,
     show_default=True,
     help="How much work may be lost.",
+)
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Share the work out to a Dask cluster: tcp://HOST:8786, or local for -j processes here.",
+)
+@options.count(
+    "--shards", help="Parts of a round on a cluster, two for each worker; 8 if not given."
 )
 @options.raw
 @options.backend
@@ -152,13 +161,12 @@ def _warnings_shown_by(bar: terminal.Bar) -> Iterator[None]:
 
 
 def _learn(ctx: click.Context, recordings: Any, **how: Any) -> OnlineISNMF:
-    from ondes import learning
-
     given = ctx.params
+    learn, go_on_learning = _teachers(given)
     names = ("passes", "seed", "raw", "checkpoint_every", "resume")
     shared = {name: given[name] for name in names} | how
     if given["continued"] is None:
-        return learning.learn(
+        return learn(
             recordings,
             given["components"],
             sr=given["sr"],
@@ -179,7 +187,28 @@ def _learn(ctx: click.Context, recordings: Any, **how: Any) -> OnlineISNMF:
     model.set_params(
         backend=given["backend"], device=given["device"], precision=None, n_jobs=given["jobs"]
     )
-    return learning.go_on_learning(model, recordings, **shared)
+    return go_on_learning(model, recordings, **shared)
+
+
+def _teachers(given: dict[str, Any]) -> tuple[Callable[..., OnlineISNMF], ...]:
+    """What learns and what goes on learning: this process, or a cluster."""
+    if given["scheduler"] is None:
+        from ondes import learning
+
+        if given["shards"] is not None:
+            raise click.UsageError("--shards is of a cluster: give --scheduler, or leave it out.")
+        return learning.learn, learning.go_on_learning
+    from ondes import distributed
+
+    is_local, jobs = given["scheduler"] == "local", given["jobs"]
+    cluster: dict[str, Any] = {"n_workers": jobs if is_local and jobs and jobs > 0 else None}
+    if given["shards"] is not None:
+        cluster["n_shards"] = given["shards"]
+    client = None if is_local else given["scheduler"]
+    return (
+        partial(distributed.learn, client, **cluster),
+        partial(distributed.go_on_learning, client, **cluster),
+    )
 
 
 def _save(model: OnlineISNMF, output: Path, force: bool) -> bool:

@@ -143,26 +143,22 @@ class PassOrder:
         self._segments = segments[np.argsort(places)]
         self._ends = np.cumsum(self._segments[:, 2])
         rounds = (self._ends - self._segments[:, 2]) // round_size
-        self._starts = np.flatnonzero(np.diff(rounds, prepend=-1))
+        self._starts = np.append(np.flatnonzero(np.diff(rounds, prepend=-1)), len(segments))
 
     @property
     def n_rounds(self) -> int:
         """Rounds that the measured recordings make."""
-        return len(self._starts)
+        return len(self._starts) - 1
 
     def segments(self, n_round: int) -> list[Segment]:
         """The segments of a round, in the order of the recordings."""
-        rows = self._segments[slice(*self._bounds(n_round))]
+        rows = self._segments[self._starts[n_round] : self._starts[n_round + 1]]
         return sorted(Segment(*map(int, row)) for row in rows)
 
     def n_frames_before(self, n_round: int) -> int:
         """Frames in all rounds before one."""
-        start = self._bounds(n_round)[0]
+        start = self._starts[n_round]
         return int(self._ends[start - 1]) if start else 0
-
-    def _bounds(self, n_round: int) -> tuple[int, int]:
-        starts = np.append(self._starts, len(self._segments))
-        return int(starts[n_round]), int(starts[min(n_round + 1, len(starts) - 1)])
 
 
 def _cut(file: int, n_frames: int, segment_size: int) -> NDArray[np.int64]:

@@ -1,0 +1,304 @@
+"""What a cluster costs: its rate against one process of as many threads, and where time goes.
+
+    python benchmarks/cluster.py [--hours 5] [--workers 1 2 4]
+
+The recordings are scenes of our own in flac, of 22.05 kHz. All clusters are local, of processes of
+one thread; starting them is not counted, nor are the first imports. Writes
+benchmarks/results/cluster.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results" / "cluster.json"
+SR, N_COMPONENTS, N_BINS = 22050, 32, 257
+N_SHARDS = 8  # the default
+REPEATS = 2
+N_SIMULATED = 100
+BANDWIDTH = 1e9 / 8  # bytes a second of the simulated network
+TASKS_A_SHARD = 3  # read, hear, summarise
+
+
+class Clock:
+    """When each lesson ended, and how much sound was done by then."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+        self.ends: list[tuple[float, float, int]] = []
+
+    def __call__(self, progress: Any) -> None:
+        now = time.perf_counter() - self.start
+        self.ends.append((now, progress.seconds_done, progress.n_frames))
+
+    @property
+    def seconds(self) -> float:
+        return self.ends[-1][0]
+
+    def rounds(self, first_frames: int) -> list[float]:
+        """Seconds of each round that was shared out: those of so many frames or more."""
+        pairs = zip(self.ends, self.ends[1:], strict=False)
+        return [b[0] - a[0] for a, b in pairs if b[2] - a[2] > first_frames // 2]
+
+
+def learn_here(files: list[Path], threads: int) -> Clock:
+    import ondes
+
+    clock = Clock()
+    ondes.learn(files, N_COMPONENTS, sr=SR, n_jobs=threads, progress=clock)
+    return clock
+
+
+def learn_there(client: Any, files: list[Path], threads: int, disturb: Any = None) -> Clock:
+    from ondes.distributed import learn
+
+    clock = Clock()
+
+    def progress(told: Any) -> None:
+        clock(told)
+        if disturb is not None:
+            disturb(told)
+
+    learn(client, files, N_COMPONENTS, sr=SR, n_jobs=threads, progress=progress)
+    return clock
+
+
+def shares(client: Any, files: list[Path], n_workers: int, first_frames: int) -> dict[str, float]:
+    """Where the workers' time goes while rounds are shared out."""
+    client.get_task_stream()  # from now on the scheduler keeps it
+    clock = learn_there(client, files, n_workers)
+    spent: Counter[str] = Counter()
+    for task in client.get_task_stream():
+        for part in task["startstops"]:
+            kind = task["key"].split("-")[1] if part["action"] == "compute" else "transfer"
+            spent[kind] += part["stop"] - part["start"]
+    rounds = clock.rounds(first_frames)
+    total = n_workers * sum(rounds)
+    small = spent["hear"] + spent["join"] + spent["given"] + spent["add"] + spent["transfer"]
+    return {
+        "n_workers": n_workers,
+        "seconds": clock.seconds,
+        "seconds_alone": clock.seconds - sum(rounds),
+        "n_rounds": len(rounds),
+        "read": spent["read"] / total,
+        "summarise": spent["summarise"] / total,
+        "add": spent["add"] / total,
+        "rest": 1 - (spent["read"] + spent["summarise"] + spent["add"]) / total,
+        "small_tasks_and_transfers": small / total,
+    }
+
+
+def lost_workers(client: Any, files: list[Path], undisturbed: float) -> dict[str, float]:
+    """Seconds that a worker killed in the middle of a round costs."""
+    marks = [0.5, 0.65, 0.8]
+    n_lost = len(marks)
+
+    def kill() -> None:
+        pids = [nanny.pid for nanny in client.cluster.workers.values() if nanny.pid]
+        os.kill(pids[len(marks) % len(pids)], signal.SIGKILL)
+
+    def disturb(told: Any) -> None:
+        if marks and told.seconds_done > marks[0] * told.seconds_total:
+            marks.pop(0)
+            threading.Timer(0.1, kill).start()
+
+    clock = learn_there(client, files, 2, disturb)
+    rounds = clock.rounds(8192)
+    return {
+        "n_lost": n_lost,
+        "seconds_each": (clock.seconds - undisturbed) / n_lost,
+        "longest_round": max(rounds),
+        "usual_round": statistics.median(rounds[len(rounds) // 2 :]),
+    }
+
+
+def costs(client: Any, files: list[Path]) -> dict[str, float]:
+    """Seconds of each part by itself, in one thread, with nobody else at work."""
+    from ondes import OnlineISNMF
+    from ondes.distributed import shards
+    from ondes.distributed.plan import shard_size
+    from ondes.signal.batches import Batches
+    from ondes.signal.segments import Segment
+    from ondes.signal.stft import Stft
+
+    size = shard_size(N_COMPONENTS, N_BINS, N_SHARDS)
+    batches = Batches(files[:1], Stft(), SR)
+    sources = shards.Sources("costs", batches.sources, batches.recordings, batches.how)
+    segments = [Segment(0, first, 1024) for first in range(0, size, 1024)]
+    shard = shards.read(sources, segments)
+    model = OnlineISNMF(N_COMPONENTS, random_state=0).begin(shard.frames)
+    summary = shards.summarise(shard, model, {})
+    n_tasks = 500
+
+    def many() -> None:
+        client.gather([client.submit(shards.given, n, pure=False) for n in range(n_tasks)])
+
+    return {
+        "shard_frames": size,
+        "read": median_of(lambda: shards.read(sources, segments)),
+        "summarise": median_of(lambda: shards.summarise(shard, model, {})),
+        "add": median_of(lambda: shards.add(summary, summary)),
+        "absorb": median_of(lambda: model.absorb(summary)),
+        "a_task": median_of(many) / n_tasks,
+        "there_and_back": median_of(lambda: client.submit(shards.given, 0, pure=False).result()),
+    }
+
+
+def median_of(function: Any, repeats: int = 9) -> float:
+    taken = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def simulate(cost: dict[str, float], n_workers: int) -> dict[str, float]:
+    """A full round on many workers, from the cost of its parts; `MODEL` says how."""
+    from ondes.distributed.plan import shard_size
+
+    n_shards = 2 * n_workers
+    shard_frames = shard_size(N_COMPONENTS, N_BINS, n_shards)
+    a_shard = (cost["read"] + cost["summarise"]) * shard_frames / cost["shard_frames"]
+    n_sums, level, depth = 0, n_shards, 0
+    while level > 1:
+        level, depth = math.ceil(level / 8), depth + 1
+        n_sums += level
+    work = math.ceil(n_shards / n_workers) * a_shard
+    scheduling = (TASKS_A_SHARD * n_shards + n_sums + 3) * cost["a_task"]
+    statistics_bytes = 2 * 8 * N_COMPONENTS * N_BINS
+    sums = depth * (8 * (cost["add"] + statistics_bytes / BANDWIDTH) + cost["there_and_back"])
+    dictionary = math.ceil(math.log2(n_workers)) * (
+        cost["there_and_back"] + statistics_bytes / 2 / BANDWIDTH
+    )
+    gap = cost["absorb"] + dictionary + sums
+    seconds = max(work, scheduling) + gap
+    return {
+        "n_workers": n_workers,
+        "n_shards": n_shards,
+        "shard_frames": shard_frames,
+        "seconds": seconds,
+        "work": work,
+        "scheduling": scheduling,
+        "gap": gap,
+        "share_of_work": work / seconds,
+        "x_real_time": n_shards * shard_frames * 256 / SR / seconds,
+    }
+
+
+MODEL = """\
+The simulated round is a full one, with two shards a worker. Its time is the greater of a worker's \
+own work and of all that the scheduler does, one task after the other, and then a gap in which all \
+wait: the last sums, eight at a time, the driver's update, and the dictionary's way to all, who \
+pass it on to each other in doublings, over a network of 1 Gbit/s."""
+
+
+def section(results: dict[str, Any]) -> str:
+    """The section of docs/results.md."""
+    hours, ratio = results["hours"], results["ratio"]
+    lost, many = results["lost"], results["simulated"]
+    lines = [
+        "## A cluster",
+        "",
+        f"`ondes.distributed.learn` on {hours:g} hours of flac at {SR} Hz, K = {N_COMPONENTS}, one "
+        f"pass, {results['n_cores']} cores, decoding included, against `ondes.learn` with as many "
+        f"threads. Two workers of one thread learn at **{ratio:.2f} ×** the rate of the native "
+        f"backend on two threads ({speed(results, results['two_workers']):.0f} and "
+        f"{speed(results, results['native']):.0f} × real time; asked was 0.9). A killed worker "
+        f"cost {lost['seconds_each']:.1f} s, where a round took {lost['usual_round']:.1f} s.",
+        "",
+        "Where the workers' time goes once rounds are shared out. What is left is scheduling, "
+        "communication, and waiting for the last of a round; with more workers than cores, also "
+        "waiting for a core.",
+        "",
+        "| workers | × real time | read | summarise | add | left | driver alone at first |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['n_workers']} | {speed(results, row['seconds']):.0f} | {row['read']:.1%} "
+        f"| {row['summarise']:.1%} | {row['add']:.2%} | {row['rest']:.1%} "
+        f"| {row['seconds_alone']:.1f} s |"
+        for row in results["workers"]
+    ]
+    lines += [
+        f"| {many['n_workers']}, simulated | {many['x_real_time']:.0f} | | "
+        f"{many['share_of_work']:.1%} with reading | | {1 - many['share_of_work']:.1%} | |",
+        "",
+        f"{MODEL} It counts on {1e3 * results['costs']['a_task']:.2f} ms a task, "
+        f"{1e3 * results['costs']['there_and_back']:.1f} ms there and back, "
+        f"{1e3 * results['costs']['absorb']:.1f} ms an update, and "
+        f"{1e3 * results['costs']['read']:.0f} + {1e3 * results['costs']['summarise']:.0f} ms to "
+        f"read and summarise {results['costs']['shard_frames']} frames, as measured on this "
+        f"machine; its shards have {many['shard_frames']}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def speed(results: dict[str, Any], seconds: float) -> float:
+    return float(results["hours"] * 3600 / seconds)
+
+
+def measure(files: list[Path], hours: float, workers: list[int]) -> dict[str, Any]:
+    from ondes.distributed.cluster import connected
+    from ondes.distributed.plan import first_round, shard_size
+
+    round_size = N_SHARDS * shard_size(N_COMPONENTS, N_BINS, N_SHARDS)
+    first_frames = first_round(round_size)
+    rows, native, two = [], [], []
+    with connected(None, 2) as client:
+        learn_there(client, files[:1], 2)
+        cost = costs(client, files)
+        for _ in range(REPEATS):
+            native.append(learn_here(files, 2).seconds)
+            two.append(learn_there(client, files, 2).seconds)
+        lost = lost_workers(client, files, float(np.median(two)))
+    for n_workers in workers:
+        with connected(None, n_workers) as client:
+            learn_there(client, files[:1], 1)
+            rows.append(shares(client, files, n_workers, first_frames))
+    return {
+        "hours": hours,
+        "n_cores": os.cpu_count(),
+        "round_size": round_size,
+        "n_shards": N_SHARDS,
+        "native": float(np.median(native)),
+        "two_workers": float(np.median(two)),
+        "ratio": float(np.median(native) / np.median(two)),
+        "workers": rows,
+        "costs": cost,
+        "simulated": simulate(cost, N_SIMULATED),
+        "lost": lost,
+    }
+
+
+def main() -> None:
+    from streaming import write_recordings
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hours", type=float, default=5.0)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        files = write_recordings(Path(folder), SR, options.hours)
+        results = measure(files, options.hours, options.workers)
+    options.output.parent.mkdir(exist_ok=True)
+    options.output.write_text(json.dumps(results, indent=1) + "\n")
+    print(section(results))
+
+
+if __name__ == "__main__":
+    main()
