@@ -23,7 +23,7 @@ from outputs import ROOT, Outputs, parse_options
 PAPER = ("experiments/small.py", "experiments/medium.py", "experiments/large.py")
 OTHERS = (
     *("benchmarks/race.py", "benchmarks/separation.py", "benchmarks/scale.py"),
-    *("benchmarks/gpu.py", "benchmarks/cluster.py"),
+    *("benchmarks/gpu_page.py", "benchmarks/cluster.py"),
 )
 HOW_TO_READ = """\
 Divergence is Itakura-Saito, per bin, at converged activations, on frames that nobody learned \
@@ -38,7 +38,8 @@ def measured(
     """The modules whose JSON is there, each with what it holds; `quick` is where else to look."""
     found = []
     for script in (ROOT / script for script in scripts):
-        results = (quick or script.parent / "results") / f"{script.stem}.json"
+        name = script.stem.removesuffix("_page")  # of a script that needs a card to run
+        results = (quick or script.parent / "results") / f"{name}.json"
         if results.exists():
             sys.path.insert(0, str(script.parent))
             module = importlib.import_module(script.stem)

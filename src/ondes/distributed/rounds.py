@@ -18,6 +18,7 @@ from ondes.distributed import shards
 from ondes.distributed.engines import ClusterError, Engine, Priority, RoundLost
 from ondes.distributed.plan import Plan, PlannedRound
 from ondes.distributed.shards import Heard, Loudest, Sources
+from ondes.lessons import SEED_FRAMES
 from ondes.nmf.divergence import Array
 from ondes.nmf.estimator import OnlineISNMF
 from ondes.nmf.statistics import Statistics
@@ -25,7 +26,6 @@ from ondes.signal.audio import AudioError
 
 __all__ = ["Rounds"]
 
-SEED_FRAMES = 3000  # the first dictionary is drawn from so many, as in `ondes.learn`
 AHEAD = 2  # rounds read before their turn: one to be ready, one to fill the gap between rounds
 FAN_IN = 8  # statistics in one sum
 MAX_LOSSES = 5  # of one round

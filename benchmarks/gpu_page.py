@@ -1,0 +1,76 @@
+"""What docs/results.md says of a card, from benchmarks/results/gpu.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+CONTESTANTS = {
+    "torch, float32": "torch",
+    "torch.compile, TF32": "torch.compile",
+    "torchnmf's update, TF32": "torchnmf's update",
+    "fused, tf32": "**fused, TF32**",
+    "fused, ieee": "fused, float32",
+    "fused, bf16": "fused, bfloat16",
+}
+
+
+def section(results: dict[str, Any]) -> str:
+    card = results["card"]
+    lines = [
+        "## On a card",
+        "",
+        f"{card['name']}, {card['date']}, torch {card['torch']}, Triton {card['triton']}. Its own "
+        f"TF32 product of large squares runs at {card['TF32 product, TFLOP/s']:.0f} TFLOP/s, a "
+        f"copy at {card['copy, GB/s'] / 1000:.1f} TB/s. Medians by device events.",
+        "",
+        *end_to_end(results.get("end_to_end")),
+        "Nanoseconds for a frame and an inner step of the default solver, many frames at a time, "
+        "launches included; then the fused kernel's share of the card's TF32 rate, how many times "
+        "it is faster than torch.compile, and microseconds for one mini-batch of 128 frames with "
+        "ten steps and its statistics, replayed as a graph:",
+        "",
+        "| bins | K | " + " | ".join(CONTESTANTS.values()) + " | share | × | batch |",
+        "|---" * (len(CONTESTANTS) + 5) + "|",
+        *(line(row) for row in results["rows"]),
+        "",
+        "How far the products' precision carries, as the worst of 1,000 frames over four shapes "
+        "against the reference in float64: activations relative to the largest of their frame, and "
+        "the divergence they reach.",
+        "",
+        "| precision | frames | activations | divergence |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['precision']} | {row['frames']} | {row['activations']:.0e} "
+        f"| {row['divergence']:.0e} |"
+        for row in results["errors"]
+    ]
+    return "\n".join(lines)
+
+
+def end_to_end(measured: dict[str, Any] | None) -> list[str]:
+    if measured is None:
+        return []
+    lines = [
+        f"From int16 samples at {measured['sr']} Hz in the host's memory to a dictionary, one pass "
+        "of the default, all updates in sequence; the first time, kernels are compiled:",
+        "",
+        "| sound | K | seconds | hours a second | the first time | the card's memory |",
+        "|---|---|---|---|---|---|",
+    ]
+    rows = [
+        f"| {row['hours']} h | {row['n_components']} | {row['seconds']:.2f} "
+        f"| {row['hours'] / row['seconds']:.1f} | {row['seconds_the_first_time']:.1f} s "
+        f"| {row['peak_mib']} MiB |"
+        for row in measured["rows"]
+    ]
+    return [*lines, *rows, ""]
+
+
+def line(row: dict[str, Any]) -> str:
+    times = [f"{row['nanoseconds'][name]:.2f}" for name in CONTESTANTS]
+    return (
+        f"| {row['n_bins']} | {row['n_components']} | {' | '.join(times)} "
+        f"| {row['share_of_peak']:.0%} | {row['fused_over_compiled']:.1f} "
+        f"| {row['small_call']['device']:.0f} µs |"
+    )
