@@ -33,6 +33,9 @@ CONFIG = {
     # Who asks a dead worker for data gives up after so long, and has it computed again.
     "distributed.comm.timeouts.connect": f"{CONNECT_S:g}s",
     "distributed.scheduler.allowed-failures": 10,
+    # Dask has workers give memory back at once. Frames come and go with every shard, and asking
+    # for it again would more than double the time to read them.
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**28,
 }
 
 
