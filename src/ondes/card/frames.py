@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from ondes.nmf.backends.devices import Tensor, out_of_memory_said, torch, widest
 from ondes.nmf.divergence import Array
+from ondes.signal.silence import Loudest, threshold
 from ondes.signal.stft import Stft
-
-Loudest = dict[int, float]  # by recording: the energy of its loudest frame so far
 
 INT16_FULL_SCALE = 32768
 
@@ -94,8 +93,7 @@ class FrameMaker:
             for file in np.unique(files):
                 energy = energies[files == file]
                 loudest[int(file)] = max(loudest.get(int(file), 0.0), float(energy.max()))
-                threshold = np.float32(10 ** (self._silence / 10)) * np.float32(loudest[int(file)])
-                is_kept[files == file] = energy > threshold
+                is_kept[files == file] = energy > threshold(self._silence, loudest[int(file)])
             return power[self._rows(np.flatnonzero(is_kept))], loudest
 
     def mix(self, power: Tensor, order: NDArray[np.intp]) -> MixedFrames:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ondes.card.frames import FrameMaker, Loudest, MixedFrames, Piece
+from ondes.card.frames import FrameMaker, MixedFrames, Piece
 from ondes.nmf.backends.devices import Tensor
 from ondes.nmf.divergence import Array
 from ondes.signal.audio import AudioError
@@ -19,6 +19,7 @@ from ondes.signal.batches import Batches
 from ondes.signal.frame_reader import FrameSettings
 from ondes.signal.segment_reader import SegmentReader
 from ondes.signal.segments import Recording, Segment
+from ondes.signal.silence import Loudest
 from ondes.signal.stft import Stft, StftStream
 
 

@@ -17,12 +17,13 @@ from sklearn.base import clone
 from ondes.distributed import shards
 from ondes.distributed.engines import ClusterError, Engine, Priority, RoundLost
 from ondes.distributed.plan import Plan, PlannedRound
-from ondes.distributed.shards import Heard, Loudest, Sources
+from ondes.distributed.shards import Heard, Sources
 from ondes.lessons import SEED_FRAMES
 from ondes.nmf.divergence import Array
 from ondes.nmf.estimator import OnlineISNMF
 from ondes.nmf.statistics import Statistics
 from ondes.signal.audio import AudioError
+from ondes.signal.silence import Loudest, threshold
 
 __all__ = ["Rounds"]
 
@@ -232,9 +233,8 @@ class Rounds:
         silence = self._batches.silence
         if silence is None:
             return {}
-        share = np.float32(10 ** (silence / 10))
         files = {file for each in heard for file in each.loudest}
-        return {file: float(share * np.float32(loudest[file])) for file in sorted(files)}
+        return {file: float(threshold(silence, loudest[file])) for file in sorted(files)}
 
     def _report(self, heard: list[Heard]) -> None:
         for path in (path for each in heard for path in each.unseen):

@@ -22,11 +22,11 @@ from ondes.signal.audio import AudioError
 from ondes.signal.frame_reader import FrameSettings
 from ondes.signal.segment_reader import SegmentReader
 from ondes.signal.segments import Recording, Segment, Source
+from ondes.signal.silence import Loudest
 
 __all__ = [
     "Credentials",
     "Heard",
-    "Loudest",
     "Shard",
     "Sources",
     "add",
@@ -37,8 +37,6 @@ __all__ = [
     "read",
     "summarise",
 ]
-
-Loudest = dict[int, float]  # by recording: the energy of its loudest frame so far
 
 
 @dataclass(frozen=True)

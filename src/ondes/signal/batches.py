@@ -28,12 +28,12 @@ from ondes.signal.audio import AudioError, RawFormat, canonical_order
 from ondes.signal.frame_reader import FrameSettings
 from ondes.signal.segment_reader import SegmentReader
 from ondes.signal.segments import PassOrder, Recording, Segment, Source, is_stream, survey
+from ondes.signal.silence import Loudest, threshold
 from ondes.signal.stft import Stft
 
 __all__ = ["Batches"]
 
 Frames = NDArray[np.float32]
-Loudest = dict[int, float]  # by recording: the energy of its loudest frame so far
 
 STOP_WAIT_S = 2.0
 
@@ -301,10 +301,8 @@ class Batches:
             energies = [part.sum(axis=1) for part in frames]
             peaks = [float(energy.max()) for energy in energies if len(energy)]
             loudest[file] = max([loudest.get(file, 0.0), *peaks])
-            threshold = np.float32(10 ** (self.silence / 10)) * np.float32(loudest[file])
-            kept += [
-                part[energy > threshold] for part, energy in zip(frames, energies, strict=True)
-            ]
+            needed = threshold(self.silence, loudest[file])
+            kept += [part[energy > needed] for part, energy in zip(frames, energies, strict=True)]
         return np.concatenate(kept), loudest, n_read
 
     def _generator(self, *key: int) -> np.random.Generator:

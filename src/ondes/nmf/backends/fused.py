@@ -34,12 +34,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ondes.nmf.backends import PRECISIONS as PRECISIONS
 from ondes.nmf.backends import fused_kernels, fused_sums, tiles
 from ondes.nmf.backends.torch import Sums
 from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import TOLERATED_RISE, Problem
 
-PRECISIONS = ("tf32", "ieee", "bf16")
 MAX_COMPONENTS = 256
 LOWEST_FLOOR = 1e-15  # v / y² and the product of two bins stay within float32's range
 SHORTEST_CHUNK = 4  # tiles of frames that are summed before they are put down
