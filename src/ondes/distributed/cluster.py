@@ -36,6 +36,7 @@ CONFIG = {
     # Dask has workers give memory back at once. Frames come and go with every shard, and asking
     # for it again would more than double the time to read them.
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**28,
+    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 2**25,
 }
 
 
