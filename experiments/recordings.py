@@ -13,7 +13,9 @@ import numpy as np
 
 from ondes.signal.audio import open_blocks, probe
 from ondes.signal.batches import Batches
-from ondes.signal.frame_reader import FrameReader, FrameSettings
+from ondes.signal.frame_buffer import FrameBuffer
+from ondes.signal.segment_reader import SpanReader
+from ondes.signal.segments import FrameSettings
 from ondes.signal.stft import Stft
 
 WESNOTH = "usr/share/games/wesnoth/1.16/data/core/music"
@@ -99,8 +101,9 @@ def frames_between(path: Path, start_s: float, end_s: float, frontend: Frontend)
     first, end = (
         round(second * frontend.sr / frontend.stft.hop_length) for second in (start_s, end_s)
     )
-    reader = FrameReader(path, FrameSettings(frontend.stft, frontend.sr), first)
-    frames = reader.take(end - first)
+    reader = SpanReader(path, FrameSettings(frontend.stft, frontend.sr), first)
+    buffer = FrameBuffer(frontend.stft, end - first)
+    frames = buffer.add(reader.take(end - first))
     reader.close()
     energy = frames.sum(axis=1)
     return frames[energy > 10 ** (frontend.silence / 10) * energy.max()]

@@ -293,6 +293,8 @@ def test_samples_that_are_no_numbers(tmp_path, value):
     with pytest.raises(AudioError, match=r"NaN or infinite samples, 4\.1 s in"):
         given.extend(open_blocks(path, block_size=50_000))
     assert np.array_equal(np.concatenate(given), samples[:65536])
+    with pytest.raises(AudioError, match=r"4\.2 s in"):  # of the recording, not of what was read
+        list(open_blocks(path, start=67_200))
 
 
 def _write(data):

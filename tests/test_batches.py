@@ -168,11 +168,9 @@ def full(batches):
 # One sequence
 
 
-def test_the_sequence_does_not_depend_on_block_size_prefetch_or_order(album):
+def test_the_sequence_does_not_depend_on_prefetch_or_order(album):
     expected = list(batches_of(album, n_passes=2))
     assert len(expected) > 20
-    for block_size in (1, 17, 4096):
-        assert_same(batches_of(album, n_passes=2, block_size=block_size), expected)
     for prefetch in (1, 3):
         assert_same(batches_of(album, n_passes=2, prefetch=prefetch), expected)
     again = [*reversed(album), album[0].parent / "." / "0.wav", os.path.relpath(album[2])]
@@ -289,8 +287,7 @@ def test_bad_recordings_are_told_once_and_the_rest_go_on(tmp_path, album, prefet
     n_good, n_half = sum(STFT.n_frames(n) for n in LENGTHS), STFT.n_frames(len(half))
     n_lost = n_good + n_half - sum(map(len, given)) / 2
     assert 0 < n_lost <= -(-32768 // STFT.hop_length) + 40
-    for block_size in (17, 40_000):
-        assert_same(batches_of(album + bad, **options | {"block_size": block_size}), given)
+    assert_same(batches_of(album + bad, **options), given)
     assert len(good) > 0
 
 
@@ -384,7 +381,7 @@ import itertools, time
 from ondes.signal.audio import RawFormat
 from ondes.signal.batches import Batches
 from ondes.signal.stft import Stft
-batches = Batches("-", Stft(64), 8000, 50, buffer_size=200, block_size=999, raw=RawFormat(8000))
+batches = Batches("-", Stft(64), 8000, 50, buffer_size=200, raw=RawFormat(8000))
 iterator = iter(batches)
 print([batch.shape for batch in itertools.islice(iterator, 14)])
 time.sleep(0.5)  # for the thread to come to wait at the pipe

@@ -87,7 +87,7 @@ class FrameMaker:
             energies = power.sum(dim=1).cpu().numpy()  # with them, all samples have crossed
             if self._silence is None:
                 return power, before
-            files = np.repeat([piece.file for piece in pieces], list(map(self._n_frames, pieces)))
+            files = np.repeat([piece.file for piece in pieces], list(map(self.n_frames, pieces)))
             loudest = dict(before)
             is_kept = np.zeros(len(files), dtype=bool)
             for file in np.unique(files):
@@ -127,7 +127,8 @@ class FrameMaker:
     def _rows(self, numbers: NDArray[np.intp]) -> Tensor:
         return torch.tensor(numbers, device=self._device)
 
-    def _n_frames(self, piece: Piece) -> int:
+    def n_frames(self, piece: Piece) -> int:
+        """Frames that lie wholly in the samples."""
         return (len(piece.samples) - self._stft.n_fft) // self._stft.hop_length + 1
 
     def _power(self, pieces: Sequence[Piece]) -> Tensor:

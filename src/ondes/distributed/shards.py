@@ -19,9 +19,9 @@ from ondes import __version__
 from ondes.nmf.estimator import OnlineISNMF
 from ondes.nmf.statistics import Statistics
 from ondes.signal.audio import AudioError
-from ondes.signal.frame_reader import FrameSettings
+from ondes.signal.frame_buffer import FrameBuffer
 from ondes.signal.segment_reader import SegmentReader
-from ondes.signal.segments import Recording, Segment, Source
+from ondes.signal.segments import FrameSettings, Recording, Segment, Source
 from ondes.signal.silence import Loudest
 
 __all__ = [
@@ -118,20 +118,22 @@ def read(sources: Sources, segments: list[Segment]) -> Shard:
     if getattr(_kept, "name", None) != sources.name:
         _kept.name = sources.name
         _kept.reader = SegmentReader(sources.paths, sources.recordings, sources.how)
-    parts = [_kept.reader.read(segment) for segment in segments]
-    failures = _kept.reader.failures()
-    energies = [part.sum(axis=1) for part in parts]
+    buffer = FrameBuffer(sources.how.stft, sum(each.n_frames for each in segments))
+    energies, files = [np.empty(0, np.float32)], []
     loudest: Loudest = {}
-    for segment, energy in zip(segments, energies, strict=True):
-        if len(energy):
+    for segment in segments:
+        for span in _kept.reader.read(segment):
+            energy = buffer.add(span).sum(axis=1)
             loudest[segment.file] = max(loudest.get(segment.file, 0.0), float(energy.max()))
+            energies.append(energy)
+            files.append(np.full(len(energy), segment.file))
+    failures = _kept.reader.failures()
     unseen = [bad.path for bad in failures if not Path(bad.path).exists()]
-    lengths = [len(part) for part in parts]
     return Shard(
-        np.concatenate(parts),
+        buffer.frames,
         np.concatenate(energies),
-        np.repeat([segment.file for segment in segments], lengths),
-        Heard(loudest, sum(lengths), failures, unseen),
+        np.concatenate([np.empty(0, np.intp), *files]),
+        Heard(loudest, len(buffer), failures, unseen),
     )
 
 

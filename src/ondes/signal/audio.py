@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import math
 import os
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from ondes.signal.audio_writer import AudioWriter, write_audio
 from ondes.signal.decoders import Decoder, open_decoder
 from ondes.signal.integrity import AudioError
-from ondes.signal.pcm import READ_LENGTH, RawFormat
+from ondes.signal.pcm import RawFormat
 
 __all__ = [
     "AudioBlocks",
@@ -173,17 +174,19 @@ class AudioBlocks:
         *,
         sr: int | None,
         mono: bool,
-        block_size: int,
+        block_size: int | None,
         start: int,
         is_start_exact: bool,
     ) -> None:
         self._decoder, self._name, self._mono = decoder, name, mono
         self._is_start_exact = is_start_exact
+        self._n_read = 0
         self.sr = decoder.sr if sr is None else sr
         self.channels = decoder.channels
         n = decoder.n_samples
         self.n_samples = None if n is None else round(n * self.sr / decoder.sr)
-        self._blocks = self._cut(block_size, start)
+        pieces = self._pieces(start)
+        self._blocks = pieces if block_size is None else _cut(pieces, block_size)
 
     def __iter__(self) -> Iterator[Samples]:
         return self
@@ -202,11 +205,56 @@ class AudioBlocks:
         self._blocks.close()
         self._decoder.close()
 
-    def _cut(self, block_size: int, start: int) -> Generator[Samples]:
-        held: list[Samples] = []
-        n_held = 0
-        failure = None
-        pieces = self._pieces(start)
+    def _pieces(self, start: int) -> Generator[Samples]:
+        """Samples from `start` on, at the output rate, as they come."""
+        to_skip, is_native = start, self.sr == self._decoder.sr
+        if start and self._decoder.is_seek_exact and (is_native or not self._is_start_exact):
+            to_skip -= self._jump(start)
+        for piece in self._mixed() if is_native else self._resampled():
+            if len(piece) > to_skip:
+                yield piece[to_skip:]
+            to_skip = max(0, to_skip - len(piece))
+
+    def _jump(self, start: int) -> int:
+        """Go near a sample, where the resampler's phase is zero again; returns where that is."""
+        shared = math.gcd(self.sr, self._decoder.sr)
+        ours, theirs = self.sr // shared, self._decoder.sr // shared
+        warm_up = 0 if ours == theirs else RESAMPLER_WARM_UP
+        jumped = max(0, start - warm_up) // ours * ours
+        self._n_read = jumped // ours * theirs
+        self._decoder.seek(self._n_read)
+        return jumped
+
+    def _resampled(self) -> Iterator[Samples]:
+        width = 1 if self._mono else self.channels
+        resampler = soxr.ResampleStream(self._decoder.sr, self.sr, width, dtype="float32")
+        for piece in self._mixed():
+            yield resampler.resample_chunk(piece)
+        nothing = np.zeros(0 if self._mono else (0, width), np.float32)
+        yield resampler.resample_chunk(nothing, last=True)
+
+    def _mixed(self) -> Iterator[Samples]:
+        while len(samples := self._decoder.read()):
+            if not np.isfinite(samples).all():
+                where = f"{self._n_read / self._decoder.sr:.1f} s in"
+                raise AudioError(self._name, f"has NaN or infinite samples, {where} or soon after")
+            self._n_read += len(samples)
+            if self._mono:
+                # Channel by channel: the order of the sum, and so its bits, never varies.
+                mix = samples[:, 0].copy()
+                for channel in range(1, self.channels):
+                    mix += samples[:, channel]
+                yield mix if self.channels == 1 else mix / np.float32(self.channels)
+            else:
+                yield samples.copy()
+
+
+def _cut(pieces: Generator[Samples], block_size: int) -> Generator[Samples]:
+    """The same samples in blocks of one size, but for the last; then the error, if there is one."""
+    held: list[Samples] = []
+    n_held = 0
+    failure = None
+    with contextlib.closing(pieces):
         while True:
             try:
                 piece = next(pieces, None)
@@ -222,55 +270,10 @@ class AudioBlocks:
                     yield joined[first : first + block_size]
                 n_held %= block_size
                 held = [joined[len(joined) - n_held :]]
-        if n_held:
-            yield np.concatenate(held)
-        if failure is not None:
-            raise failure
-
-    def _pieces(self, start: int) -> Iterator[Samples]:
-        """Samples from `start` on, at the output rate, as they come."""
-        to_skip, is_native = start, self.sr == self._decoder.sr
-        if start and self._decoder.is_seek_exact and (is_native or not self._is_start_exact):
-            to_skip -= self._jump(start)
-        for piece in self._mixed() if is_native else self._resampled():
-            if len(piece) > to_skip:
-                yield piece[to_skip:]
-            to_skip = max(0, to_skip - len(piece))
-
-    def _jump(self, start: int) -> int:
-        """Go near a sample, where the resampler's phase is zero again; returns where that is."""
-        shared = math.gcd(self.sr, self._decoder.sr)
-        ours, theirs = self.sr // shared, self._decoder.sr // shared
-        if ours == theirs:
-            jumped = start // READ_LENGTH * READ_LENGTH
-        else:
-            jumped = max(0, start - RESAMPLER_WARM_UP) // ours * ours
-        self._decoder.seek(jumped // ours * theirs)
-        return jumped
-
-    def _resampled(self) -> Iterator[Samples]:
-        width = 1 if self._mono else self.channels
-        resampler = soxr.ResampleStream(self._decoder.sr, self.sr, width, dtype="float32")
-        for piece in self._mixed():
-            yield resampler.resample_chunk(piece)
-        nothing = np.zeros(0 if self._mono else (0, width), np.float32)
-        yield resampler.resample_chunk(nothing, last=True)
-
-    def _mixed(self) -> Iterator[Samples]:
-        n_read = 0
-        while len(samples := self._decoder.read()):
-            if not np.isfinite(samples).all():
-                where = f"{n_read / self._decoder.sr:.1f} s in"
-                raise AudioError(self._name, f"has NaN or infinite samples, {where} or soon after")
-            n_read += len(samples)
-            if self._mono:
-                # Channel by channel: the order of the sum, and so its bits, never varies.
-                mix = samples[:, 0].copy()
-                for channel in range(1, self.channels):
-                    mix += samples[:, channel]
-                yield mix if self.channels == 1 else mix / np.float32(self.channels)
-            else:
-                yield samples.copy()
+    if n_held:
+        yield np.concatenate(held)
+    if failure is not None:
+        raise failure
 
 
 def open_blocks(
@@ -278,7 +281,7 @@ def open_blocks(
     *,
     sr: int | None = None,
     mono: bool = True,
-    block_size: int = 65536,
+    block_size: int | None = 65536,
     start: int = 0,
     raw: RawFormat | None = None,
     is_start_exact: bool = True,
@@ -293,8 +296,9 @@ def open_blocks(
         Sampling rate of the blocks, the recording's own if not given.
     mono : bool
         Whether to give the mean of the channels, shape (n,), or all, shape (n, n_channels).
-    block_size : int
-        Samples in every block but the last. The bits do not depend on it.
+    block_size : int or None
+        Samples in every block but the last; None gives them as they come. The bits do not depend
+        on it.
     start : int
         First sample to give, counted at `sr`, as if all before it were read and discarded.
     raw : RawFormat, optional
@@ -320,7 +324,7 @@ def open_blocks(
     ...     [block.shape for block in blocks]
     [(4,), (2,)]
     """
-    if block_size < 1 or start < 0 or (sr is not None and sr < 1):
+    if (block_size is not None and block_size < 1) or start < 0 or (sr is not None and sr < 1):
         raise ValueError(
             "block_size and sr must be at least 1 and start at least 0, "
             f"not {block_size}, {sr}, {start}."

@@ -25,9 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ondes.signal.audio import AudioError, RawFormat, canonical_order
-from ondes.signal.frame_reader import FrameSettings
+from ondes.signal.frame_buffer import FrameBuffer
 from ondes.signal.segment_reader import SegmentReader
-from ondes.signal.segments import PassOrder, Recording, Segment, Source, is_stream, survey
+from ondes.signal.segments import (
+    FrameSettings,
+    PassOrder,
+    Recording,
+    Segment,
+    Source,
+    is_stream,
+    survey,
+)
 from ondes.signal.silence import Loudest, threshold
 from ondes.signal.stft import Stft
 
@@ -64,7 +72,7 @@ class Batches:
     """Mini-batches of power frames from recordings, as an iterable that knows its position.
 
     The sequence is a function of the set of recordings, the settings and the seed: not of the
-    order the recordings are named in, the block size, or whether they are decoded ahead.
+    order the recordings are named in, or whether they are decoded ahead.
     Iterating goes on from the current position; all batches but the last of a round are full.
 
     Parameters
@@ -90,8 +98,6 @@ class Batches:
         Frames of a recording in a row, about, before the next segment is drawn from anywhere.
     prefetch : int
         Rounds to draw ahead in a thread; 0 reads in line.
-    block_size : int
-        Samples to transform at a time.
     raw : RawFormat, optional
         What the samples are where no header says.
     on_error : callable, optional
@@ -123,7 +129,6 @@ class Batches:
         buffer_size: int = 8192,
         segment_size: int = 1024,
         prefetch: int = 1,
-        block_size: int = 32768,
         raw: RawFormat | None = None,
         on_error: Callable[[str, AudioError], object] | None = None,
     ) -> None:
@@ -139,7 +144,7 @@ class Batches:
         self.prefetch, self.on_error = prefetch, on_error
         self.round_size = max(batch_size, buffer_size)
         self.segment_size = min(segment_size, self.round_size)
-        self.how = FrameSettings(stft, sr, block_size, raw)
+        self.how = FrameSettings(stft, sr, raw)
         self._position = _Position()
         self._n_done = 0.0
         self._reported: set[str] = set()
@@ -242,12 +247,12 @@ class Batches:
             yield drawn.frames[rows]
 
     def _rounds(self, position: _Position, stop: threading.Event) -> Generator[_Round]:
-        with contextlib.closing(SegmentReader(self.sources, self.recordings, self.how)) as readers:
+        with contextlib.closing(self._open_reader()) as reader:
             while position.n_pass < self.n_passes:
                 order = self.order_of_pass(position.n_pass)
                 n_pass = position.n_pass
                 while position.n_pass == n_pass and not stop.is_set():
-                    drawn = self._draw(position, order, readers, stop)
+                    drawn = self._draw(position, order, reader, stop)
                     position = drawn.end
                     yield drawn
                 if stop.is_set():
@@ -263,47 +268,52 @@ class Batches:
             n_open=self.n_open,
         )
 
+    def _open_reader(self) -> SegmentReader:
+        return SegmentReader(self.sources, self.recordings, self.how)
+
     def _draw(
-        self, start: _Position, order: PassOrder, readers: SegmentReader, stop: threading.Event
+        self, start: _Position, order: PassOrder, reader: SegmentReader, stop: threading.Event
     ) -> _Round:
         end = replace(start, n_round=start.n_round + 1, n_given=0)
-        if start.n_round < order.n_rounds:
+        segments: list[Segment] = []
+        is_measured = start.n_round < order.n_rounds
+        if is_measured:
             segments = order.segments(start.n_round)
-            read = ((each.file, readers.read(each)) for each in segments if not stop.is_set())
-            frames, loudest, n_read = self._sounding(read, start.loudest)
         elif start.n_unmeasured < len(order.unmeasured):
             file = order.unmeasured[start.n_unmeasured]
-            part = readers.read(Segment(file, start.frame, self.round_size))
-            frames, loudest, n_read = self._sounding(iter([(file, part)]), start.loudest)
+            segments = [Segment(file, start.frame, self.round_size)]
+        read = (
+            (each.file, span)
+            for each in segments
+            if not stop.is_set()
+            for span in reader.read(each)
+        )
+        n_expected = sum(each.n_frames for each in segments)
+        frames, loudest, n_read = self._sounding(read, n_expected, start.loudest)
+        if segments and not is_measured:
             is_over = n_read < self.round_size
             end = replace(end, frame=0 if is_over else start.frame + n_read)
             end = replace(end, n_unmeasured=start.n_unmeasured + is_over)
-        else:
-            frames, loudest, n_read = self._sounding(iter([]), start.loudest)
         end = replace(end, n_read=start.n_read + n_read, loudest=loudest)
         if end.n_round >= order.n_rounds and end.n_unmeasured == len(order.unmeasured):
             end = _Position(start.n_pass + 1, n_read=end.n_read, loudest=loudest)
         mixed = self._generator(start.n_pass, start.n_round + 1).permutation(len(frames))
-        return _Round(start, end, frames, mixed, readers.failures())
+        return _Round(start, end, frames, mixed, reader.failures())
 
     def _sounding(
-        self, parts: Iterator[tuple[int, Frames]], before: Loudest
+        self, spans: Iterator[tuple[int, Frames]], n_expected: int, before: Loudest
     ) -> tuple[Frames, Loudest, int]:
         """The frames with sound, the loudest of each recording so far, and how many were read."""
-        kept = [np.empty((0, self.how.stft.n_bins), np.float32)]
+        buffer = FrameBuffer(self.how.stft, n_expected)
         loudest, n_read = dict(before), 0
-        for file, of_file in itertools.groupby(parts, key=lambda part: part[0]):
-            frames = [part for _, part in of_file]
-            n_read += sum(map(len, frames))
-            if self.silence is None:
-                kept += frames
-                continue
-            energies = [part.sum(axis=1) for part in frames]
-            peaks = [float(energy.max()) for energy in energies if len(energy)]
-            loudest[file] = max([loudest.get(file, 0.0), *peaks])
-            needed = threshold(self.silence, loudest[file])
-            kept += [part[energy > needed] for part, energy in zip(frames, energies, strict=True)]
-        return np.concatenate(kept), loudest, n_read
+        for file, of_file in itertools.groupby(spans, key=lambda pair: pair[0]):
+            first = len(buffer)
+            energies = np.concatenate([buffer.add(span).sum(axis=1) for _, span in of_file])
+            n_read += len(energies)
+            if self.silence is not None:
+                loudest[file] = max(loudest.get(file, 0.0), float(energies.max()))
+                buffer.keep(first, energies > threshold(self.silence, loudest[file]))
+        return buffer.frames, loudest, n_read
 
     def _generator(self, *key: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *key])

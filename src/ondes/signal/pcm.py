@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from ondes.signal.integrity import AudioError, check_rate, is_length_known
 
-__all__ = ["READ_LENGTH", "PcmDecoder", "RawFormat", "read_length", "standard_input", "to_float"]
+__all__ = ["PcmDecoder", "RawFormat", "read_length", "standard_input", "to_float"]
 
 Samples = NDArray[np.float32]
 
-READ_LENGTH = 32768
+READ_LENGTH = 16384
 MAX_PIECE = 2**20  # bytes
 FMT_BYTES = 40  # of a WAV's description of its samples, at the most
 

@@ -15,12 +15,21 @@ from typing import BinaryIO, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.signal.audio import AudioError, probe
-from ondes.signal.frame_reader import FrameSettings
+from ondes.signal.audio import AudioError, RawFormat, probe
+from ondes.signal.stft import Stft
 
-__all__ = ["PassOrder", "Recording", "Segment", "is_stream", "survey"]
+__all__ = ["FrameSettings", "PassOrder", "Recording", "Segment", "is_stream", "survey"]
 
 Source = str | Path | BinaryIO
+
+
+@dataclass(frozen=True)
+class FrameSettings:
+    """How recordings become frames."""
+
+    stft: Stft
+    sr: int
+    raw: RawFormat | None = None
 
 
 class Segment(NamedTuple):

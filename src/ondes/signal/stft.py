@@ -16,8 +16,10 @@ middle, which makes the inverse exact for every length.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.fft
@@ -29,7 +31,9 @@ __all__ = ["InverseStftStream", "Stft", "StftStream", "power"]
 Samples = NDArray[np.float32]
 Frames = NDArray[np.complex64]
 
-FRAMES_AT_ONCE = 64
+# Few enough that their transform stays in a core's cache, and under the size at which glibc's
+# allocator begins to map every array anew.
+FRAMES_AT_ONCE = 48
 # The FFT library transforms rows in groups as wide as a vector register and the remainder one by
 # one. Whole groups only, so that a row's bits never depend on how many rows came with it.
 ROW_GROUP = 16
@@ -124,6 +128,22 @@ class Stft:
         """Number of frames of a signal of `n_samples` samples."""
         return -(-(n_samples + self.n_padding) // self.hop_length) if n_samples else 0
 
+    def windows(self, samples: NDArray[Any]) -> NDArray[Any]:
+        """The samples under each frame that lies wholly in them, (n_frames, ..., n_fft): a view."""
+        if len(samples) < self.n_fft:
+            return np.empty((0, *samples.shape[1:], self.n_fft), samples.dtype)
+        return sliding_window_view(samples, self.n_fft, axis=0)[:: self.hop_length]
+
+    def spectra(self, windows: Samples) -> Iterator[tuple[slice, Frames]]:
+        """Transform windows, some rows at a time: which, and their frames."""
+        n_at_once = min(FRAMES_AT_ONCE, _whole_groups(len(windows)))
+        work = np.zeros((n_at_once, *windows.shape[1:]), np.float32)
+        for first in range(0, len(windows), FRAMES_AT_ONCE):
+            rows = windows[first : first + FRAMES_AT_ONCE]
+            np.multiply(rows, self.window_array, out=work[: len(rows)])
+            transformed = scipy.fft.rfft(work[: _whole_groups(len(rows))], axis=-1)
+            yield slice(first, first + len(rows)), transformed[: len(rows)]
+
     def stream(self, n_channels: int | None = None) -> StftStream:
         """Start a forward transform; without `n_channels`, of one-dimensional samples."""
         return StftStream(self, n_channels)
@@ -175,7 +195,6 @@ class StftStream:
     def __init__(self, stft: Stft, n_channels: int | None = None) -> None:
         self.stft = stft
         self._channels = () if n_channels is None else (n_channels,)
-        self._work = np.zeros((FRAMES_AT_ONCE, *self._channels, stft.n_fft), np.float32)
         self.reset()
 
     def reset(self) -> None:
@@ -204,17 +223,11 @@ class StftStream:
         return frames
 
     def _advance(self, signal: Samples) -> Frames:
-        stft = self.stft
-        n_frames = max(0, (len(signal) - stft.n_fft) // stft.hop_length + 1)
-        frames = np.empty((n_frames, *self._channels, stft.n_bins), np.complex64)
-        if n_frames:
-            segments = sliding_window_view(signal, stft.n_fft, axis=0)[:: stft.hop_length]
-            for first in range(0, n_frames, FRAMES_AT_ONCE):
-                n = min(FRAMES_AT_ONCE, n_frames - first)
-                np.multiply(segments[first : first + n], stft.window_array, out=self._work[:n])
-                spectra = scipy.fft.rfft(self._work[: _whole_groups(n)], axis=-1)
-                frames[first : first + n] = spectra[:n]
-        self._held = signal[n_frames * stft.hop_length :].copy()
+        windows = self.stft.windows(signal)
+        frames = np.empty((*windows.shape[:-1], self.stft.n_bins), np.complex64)
+        for rows, spectra in self.stft.spectra(windows):
+            frames[rows] = spectra
+        self._held = signal[len(windows) * self.stft.hop_length :].copy()
         return frames
 
 
@@ -289,8 +302,8 @@ class InverseStftStream:
         return np.moveaxis(samples, 1, -1).reshape(-1, *self._channels)
 
 
-def power(frames: Frames) -> Samples:
-    """Squared magnitude of complex64 frames, any shape, as float32.
+def power(frames: Frames, out: Samples | None = None) -> Samples:
+    """Squared magnitude of complex64 frames, any shape, as float32; in `out` if given.
 
     Examples
     --------
@@ -298,7 +311,7 @@ def power(frames: Frames) -> Samples:
     >>> power(np.array([[3 + 4j]], dtype=np.complex64))
     array([[25.]], dtype=float32)
     """
-    spectrum: Samples = np.square(frames.real)
+    spectrum: Samples = np.square(frames.real, out=out)
     spectrum += np.square(frames.imag)
     return spectrum
 
