@@ -87,7 +87,7 @@ def shares(client: Any, files: list[Path], n_workers: int, first_frames: int) ->
             spent[kind] += part["stop"] - part["start"]
     rounds = clock.rounds(first_frames)
     total = n_workers * sum(rounds)
-    small = spent["hear"] + spent["join"] + spent["given"] + spent["add"] + spent["transfer"]
+    small = spent["hear"] + spent["given"] + spent["add"] + spent["transfer"]
     return {
         "n_workers": n_workers,
         "seconds": clock.seconds,
@@ -169,18 +169,20 @@ def median_of(function: Any, repeats: int = 9) -> float:
 def simulate(cost: dict[str, float], n_workers: int) -> dict[str, float]:
     """A full round on many workers, from the cost of its parts; `MODEL` says how."""
     from ondes.distributed.plan import shard_size
+    from ondes.distributed.rounds import FAN_IN
 
     n_shards = 2 * n_workers
     shard_frames = shard_size(N_COMPONENTS, N_BINS, n_shards)
     a_shard = (cost["read"] + cost["summarise"]) * shard_frames / cost["shard_frames"]
-    n_sums, level, depth = 0, n_shards, 0
-    while level > 1:
-        level, depth = math.ceil(level / 8), depth + 1
+    n_sums, level, depth = 0, n_shards, 1
+    while level > FAN_IN:  # the last sum is the driver's
+        level, depth = math.ceil(level / FAN_IN), depth + 1
         n_sums += level
     work = math.ceil(n_shards / n_workers) * a_shard
-    scheduling = (TASKS_A_SHARD * n_shards + n_sums + 3) * cost["a_task"]
+    scheduling = (TASKS_A_SHARD * n_shards + n_sums + 1) * cost["a_task"]
     statistics_bytes = 2 * 8 * N_COMPONENTS * N_BINS
-    sums = depth * (8 * (cost["add"] + statistics_bytes / BANDWIDTH) + cost["there_and_back"])
+    a_sum = FAN_IN * (cost["add"] + statistics_bytes / BANDWIDTH)
+    sums = depth * (a_sum + cost["there_and_back"])
     dictionary = math.ceil(math.log2(n_workers)) * (
         cost["there_and_back"] + statistics_bytes / 2 / BANDWIDTH
     )
@@ -202,7 +204,7 @@ def simulate(cost: dict[str, float], n_workers: int) -> dict[str, float]:
 MODEL = """\
 The simulated round is a full one, with two shards a worker. Its time is the greater of a worker's \
 own work and of all that the scheduler does, one task after the other, and then a gap in which all \
-wait: the last sums, eight at a time, the driver's update, and the dictionary's way to all, who \
+wait: the sums, eight at a time, the driver's update, and the dictionary's way to all, who \
 pass it on to each other in doublings, over a network of 1 Gbit/s."""
 
 

@@ -1,12 +1,14 @@
 """Learning on a cluster: the same bytes from any number of workers, whatever is lost on the way."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +16,11 @@ import numpy as np
 import psutil
 import pytest
 import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ondes import OnlineISNMF, load
-from ondes.distributed import ClusterError, learn
+from ondes.distributed import ClusterError, learn, shards
 from ondes.distributed.cluster import connected
 from ondes.distributed.plan import Plan, deal, first_round
 from ondes.signal.audio import AudioError, open_blocks, write_audio
@@ -182,6 +186,35 @@ def test_one_and_four_workers_give_the_same_bytes_and_leave(recordings, expected
     assert same(learn(None, recordings, K, n_workers=n_workers, **SETTINGS), expected)
     left = set(psutil.Process().children(recursive=True)) - set(before)
     assert not [each for each in left if "resource_tracker" not in " ".join(each.cmdline())]
+
+
+def test_reading_is_shared_out(recordings, client):
+    client.get_task_stream()  # from now on the scheduler keeps it
+    before = len(client.get_task_stream())
+    learn(client, recordings, K, **SETTINGS)
+    done = client.get_task_stream()[before:]
+    shares = Counter(task["worker"] for task in done if task["key"].startswith("ondes-read-"))
+    assert len(shares) == 2
+    assert min(shares.values()) > 0.3 * shares.total()
+
+
+def faults_of_reading(path):
+    """Pages that the system had to find for each of some readings, the first ones left out."""
+    batches = Batches([path], Stft(), SR)
+    sources = shards.Sources("faults", batches.sources, batches.recordings, batches.how)
+    counts = []
+    for first in range(0, 5120, 512):
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        shards.read(sources, [Segment(0, first, 512)])
+        counts.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+    return counts[3:]
+
+
+def test_a_worker_keeps_its_memory_for_the_next_shard(tmp_path, client):
+    write_audio(tmp_path / "long.wav", [np.ones(SR * 170, np.float32)], SR, subtype="PCM_16")
+    faults = client.submit(faults_of_reading, tmp_path / "long.wav", pure=False).result()
+    n_pages = 512 * 257 * 4 // resource.getpagesize()
+    assert np.median(faults) < n_pages / 10
 
 
 def test_another_seed_gives_another_dictionary(recordings, expected):
@@ -418,6 +451,8 @@ def test_streams_and_impossible_shards_are_refused(recordings):
         learn(None, recordings, K, n_workers=0, round_size=8, n_shards=9)
     with pytest.raises(ValueError, match="resume=True needs the checkpoint"):
         learn(None, recordings, K, n_workers=0, resume=True)
+    with pytest.raises(ValueError, match="checkpoint_every=-1 must be a number of seconds"):
+        learn(None, recordings, K, n_workers=0, checkpoint="run", checkpoint_every=-1)
 
 
 def test_dask_is_loaded_only_for_a_cluster(recordings):
@@ -446,6 +481,15 @@ def test_every_segment_is_dealt_once_and_what_is_read_in_a_row_keeps_its_place()
     assert all(number == 2 for number, part in dealt.items() for each in part if each.file == 2)
     free = [sum(each.file != 2 for each in part) for part in dealt.values()]
     assert free == [3, 3, 3]
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 12))
+def test_shards_are_as_even_as_whole_segments_allow(lengths, n_shards):
+    segments = [Segment(0, first, length) for first, length in enumerate(lengths)]
+    dealt = deal(segments, [Recording("0", can_jump=True)], n_shards)
+    for part in dealt.values():
+        excess = sum(each.n_frames for each in part) - sum(lengths) / n_shards
+        assert excess <= (part[0].n_frames + part[-1].n_frames) / 2
 
 
 def test_rounds_grow_to_their_size(tmp_path):

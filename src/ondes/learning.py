@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple
 from pathlib import Path
@@ -150,7 +149,9 @@ def go_on_learning(
     parameters.check(model)
     sources = _sources(inputs)
     failures = Failures(on_error)
-    plan = _plan(sources, checkpoint, checkpoint_every, resume)
+    plan = CheckpointPlan.of(checkpoint, checkpoint_every, resume)
+    if plan is not None and _is_stream(sources):
+        raise ValueError("A stream can be heard only once, so no checkpoint could resume it.")
     lessons, teach, begin = _lessons(model, sources, passes, seed, raw, failures)
     return run(
         model,
@@ -193,20 +194,6 @@ def divergence_of(
         n_frames += int(np.count_nonzero(frames.any(axis=1)))
         total -= float(model.score_samples(frames).sum())
     return n_frames, total / n_frames if n_frames else float("nan")
-
-
-def _plan(
-    sources: list[Path] | BinaryIO, path: str | Path | None, every: float, resume: bool
-) -> CheckpointPlan | None:
-    if path is None:
-        if resume:
-            raise ValueError("resume=True needs the checkpoint to go on from: give its path.")
-        return None
-    if _is_stream(sources):
-        raise ValueError("A stream can be heard only once, so no checkpoint could resume it.")
-    if not every >= 0 or math.isinf(every):
-        raise ValueError(f"checkpoint_every={every!r} must be a number of seconds.")
-    return CheckpointPlan(Path(path), every, resume)
 
 
 def _lessons(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -97,6 +98,17 @@ class CheckpointPlan:
     path: Path
     every: float = checkpoint.EVERY_S
     resume: bool = False
+
+    @classmethod
+    def of(cls, path: str | Path | None, every: float, resume: bool) -> CheckpointPlan | None:
+        """What was asked for; None where no path is given."""
+        if path is None:
+            if resume:
+                raise ValueError("resume=True needs the checkpoint to go on from: give its path.")
+            return None
+        if not every >= 0 or math.isinf(every):
+            raise ValueError(f"checkpoint_every={every!r} must be a number of seconds.")
+        return cls(Path(path), every, resume)
 
 
 class Failures:

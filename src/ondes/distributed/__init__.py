@@ -167,11 +167,7 @@ def go_on_learning(
             f"n_shards={n_shards} must be at least 1 and at most round_size={round_size}."
         )
     sources = _sources(inputs)
-    plan = (
-        None if checkpoint is None else CheckpointPlan(Path(checkpoint), checkpoint_every, resume)
-    )
-    if resume and plan is None:
-        raise ValueError("resume=True needs the checkpoint to go on from: give its path.")
+    plan = CheckpointPlan.of(checkpoint, checkpoint_every, resume)
     failures = Failures(on_error)
     batches = _batches(model, sources, passes, seed, raw, round_size, failures)
     rounds = Plan(batches, round_size, n_shards, int(getattr(model, "n_frames_seen_", 0)))

@@ -9,7 +9,7 @@ import time
 import uuid
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -33,8 +33,9 @@ CONFIG = {
     # Who asks a dead worker for data gives up after so long, and has it computed again.
     "distributed.comm.timeouts.connect": f"{CONNECT_S:g}s",
     "distributed.scheduler.allowed-failures": 10,
-    # Dask has workers give memory back at once. Frames come and go with every shard, and asking
-    # for it again would more than double the time to read them.
+    # Dask has workers give memory back at once, and by that keeps glibc from learning which sizes
+    # come again. Frames come and go with every shard: asking for their pages each time costs more
+    # than to read them.
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**28,
     "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 2**25,
 }
@@ -130,17 +131,18 @@ class Cluster:
             **where,
         )
 
-    def result(self, promise: Future[Any]) -> Any:
+    def results(self, promises: Sequence[Future[Any]]) -> list[Any]:
         """What was promised. Workers that hang meanwhile are restarted."""
         start = looked = time.monotonic()
         before: dict[str, _Signs] = {}
         while True:
             patience = self._patience
             try:
-                value = promise.result(timeout=min(LOOK_EVERY_S, patience))
+                values = self._gathered(promises, timeout=min(LOOK_EVERY_S, patience))
                 break
             except (OSError, CancelledError, KilledWorker) as error:
-                if promise.status == "error" and not isinstance(error, KilledWorker):
+                is_of_a_task = any(promise.status == "error" for promise in promises)
+                if is_of_a_task and not isinstance(error, KilledWorker):
                     raise
                 if not isinstance(error, TimeoutError):
                     raise RoundLost(str(error)) from error
@@ -152,7 +154,16 @@ class Cluster:
                 before = {}
         if not before:
             self._answer_times.append(time.monotonic() - start)
-        return value
+        return values
+
+    def _gathered(self, promises: Sequence[Future[Any]], timeout: float) -> list[Any]:
+        async def gathered() -> Any:
+            return await self._client.gather(list(promises), asynchronous=True)  # type: ignore[no-untyped-call]
+
+        values: list[Any] = self._client.sync(  # type: ignore[no-untyped-call]
+            gathered, callback_timeout=timeout
+        )
+        return values
 
     def recover(self) -> None:
         """Wait for a scheduler and for workers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 __all__ = ["ClusterError", "Engine", "Here", "Priority", "RoundLost"]
@@ -38,8 +38,8 @@ class Engine(Protocol):
         """Promise of the function's value. Those of one `place` go to one worker if possible."""
         ...
 
-    def result(self, promise: Any) -> Any:
-        """What was promised; raises RoundLost where it will not come."""
+    def results(self, promises: Sequence[Any]) -> list[Any]:
+        """What was promised, in the same order; raises RoundLost where it will not come."""
         ...
 
     def recover(self) -> None:
@@ -60,9 +60,9 @@ class Here:
         """The function's value itself."""
         return function(*arguments)
 
-    def result(self, promise: Any) -> Any:
-        """The value again."""
-        return promise
+    def results(self, promises: Sequence[Any]) -> list[Any]:
+        """The values again."""
+        return list(promises)
 
     def recover(self) -> None:
         """Nothing is ever lost here."""

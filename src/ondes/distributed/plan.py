@@ -27,7 +27,7 @@ GROWTH = 1 / 32  # of what was heard before
 # entries of the dictionary, takes a core a quarter of a second, of which they are a few per cent.
 SHARD_WORK = 16384 * 32 * 257
 FEW_SHARDS = 32  # with more, the scheduler has more to do while each worker works: it gets longer
-SPREAD = 2  # the shards of a small round may be so many times smaller, so that more have some of it
+SPREAD = 4  # the shards of a small round may be so many times smaller, so that more have some of it
 
 
 def shard_size(n_components: int, n_bins: int, n_shards: int) -> int:
@@ -114,7 +114,7 @@ def deal(
     for each in segments:
         number = each.file % n_shards
         if recordings[each.file].can_jump:
-            number = n_before * n_shards // total
+            number = (2 * n_before + each.n_frames) * n_shards // (2 * total)
             n_before += each.n_frames
         dealt.setdefault(number, []).append(each)
     return dict(sorted(dealt.items()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -44,11 +45,11 @@ class _Position:
 
 @dataclass(frozen=True)
 class _Reading:
-    """A round that is being read; `frames` and `heard` are promises."""
+    """A round that is being read; `frames` and `heard` are promises, one of each a shard."""
 
     planned: PlannedRound
     frames: list[Any]
-    heard: Any
+    heard: list[Any]
 
 
 class Rounds:
@@ -77,6 +78,7 @@ class Rounds:
         self._model, self._plan, self._engine, self._on_error = model, plan, engine, on_error
         self._batches = plan.batches
         self._position: _Position | None = None  # as long as the dictionary is young
+        self._turns = itertools.count()
         self._sources = Sources(
             uuid.uuid4().hex, self._batches.sources, self._batches.recordings, self._batches.how
         )
@@ -182,12 +184,12 @@ class Rounds:
         ahead = deque(self._read(planned, sources) for planned in islice(plan, AHEAD))
         while ahead:
             current = ahead.popleft()
-            heard: list[Heard] = self._engine.result(current.heard)
+            heard: list[Heard] = self._engine.results(current.heard)
             self._report(heard)
             loudest = _louder(self._at.loudest, heard)
-            promise = self._summarise(current.frames, self._thresholds(heard, loudest))
+            promises = self._summarise(current.frames, self._thresholds(heard, loudest))
             ahead.extend(self._read(planned, sources) for planned in islice(plan, 1))
-            statistics: Statistics = self._engine.result(promise)
+            statistics = shards.add(*self._engine.results(promises))
             n_read = self._at.n_read + sum(each.n_read for each in heard)
             _, next_pass, next_portion = current.planned
             self._position = _Position(next_pass, next_portion, n_read, loudest)
@@ -198,26 +200,28 @@ class Rounds:
         frames = []
         for number, segments in planned.shards.items():
             is_free = all(recordings[each.file].can_jump for each in segments)
-            place = None if is_free else number
+            place = next(self._turns) if is_free else number
             frames.append(submit(shards.read, sources, segments, place=place))
         heard = [submit(shards.hear, each, priority=Priority.TINY) for each in frames]
-        joined = submit(shards.join, *heard, priority=Priority.TINY)
-        return _Reading(planned, frames, joined)
+        return _Reading(planned, frames, heard)
 
-    def _summarise(self, frames: list[Any], thresholds: Loudest) -> Any:
-        """Promise of a round's statistics: a tree of sums over the shards in their order."""
+    def _summarise(self, frames: list[Any], thresholds: Loudest) -> list[Any]:
+        """Promises of a round's statistics, few enough to be summed here.
+
+        A tree of sums over the shards in their order leads to them.
+        """
         submit = self._engine.submit
         model = submit(shards.given, self._pupil(), priority=Priority.TINY)
         level = [
             submit(shards.summarise, each, model, thresholds, priority=Priority.WORK)
             for each in frames
         ]
-        while len(level) > 1:
+        while len(level) > FAN_IN:
             level = [
                 submit(shards.add, *level[first : first + FAN_IN], priority=Priority.WORK)
                 for first in range(0, len(level), FAN_IN)
             ]
-        return level[0]
+        return level
 
     def _pupil(self) -> OnlineISNMF:
         """As much of the model as a worker needs."""

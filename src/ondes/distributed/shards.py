@@ -33,7 +33,6 @@ __all__ = [
     "given",
     "hear",
     "introduce",
-    "join",
     "read",
     "summarise",
 ]
@@ -177,8 +176,3 @@ def introduce(model: OnlineISNMF) -> Credentials:
 def given(value: Any) -> Any:
     """The value itself: sent once as a task, then passed on from worker to worker."""
     return value
-
-
-def join(*values: Any) -> list[Any]:
-    """All values in one answer."""
-    return list(values)
