@@ -14,6 +14,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -56,14 +57,14 @@ def main() -> None:
     parser.add_argument(
         "--only",
         nargs="*",
-        choices=["errors", "end_to_end"],
+        choices=list(MORE),
         help="measure these alone, and keep what else the file has",
     )
     options = parser.parse_args()
     if options.only:
         result = json.loads(options.out.read_text())
         for name in options.only:
-            result |= {"errors": errors, "end_to_end": end_to_end}[name]()
+            result |= MORE[name]()
             print(json.dumps(result[name], indent=1), flush=True)
         options.out.write_text(json.dumps(result, indent=1) + "\n")
         return
@@ -80,7 +81,7 @@ def main() -> None:
         print(line(rows[-1]), flush=True)
     result: dict[str, object] = {"card": card, "rows": [asdict(row) for row in rows]}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    for more in (errors, end_to_end):
+    for more in MORE.values():
         options.out.write_text(json.dumps(result, indent=1) + "\n")
         found = more()
         result |= found
@@ -349,6 +350,30 @@ def end_to_end(sr: int = 22050) -> dict[str, object]:
             }
         )
     return {"end_to_end": {"sr": sr, "rows": rows}}
+
+
+def from_files(hours: float = 4.0, sr: int = 22050) -> dict[str, object]:
+    """Seconds from scenes in flac to a dictionary, by how many threads read them."""
+    from streaming import write_recordings
+
+    import ondes
+
+    def seconds(files: list[Path], n_threads: int) -> float:
+        begin = time.perf_counter()
+        ondes.learn(files, 32, sr=sr, backend="torch", device="cuda", n_jobs=n_threads)
+        return time.perf_counter() - begin
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        files = write_recordings(Path(folder), sr, hours)
+        seconds(files[:1], 1)
+        for n_threads in (1, 2, 4):
+            again = sorted(seconds(files, n_threads) for _ in range(3))
+            rows.append({"n_threads": n_threads, "seconds": round(again[1], 3)})
+    return {"from_files": {"sr": sr, "hours": hours, "n_cores": os.cpu_count(), "rows": rows}}
+
+
+MORE = {"errors": errors, "end_to_end": end_to_end, "from_files": from_files}
 
 
 def header() -> str:

@@ -24,6 +24,7 @@ def section(results: dict[str, Any]) -> str:
         f"copy at {card['copy, GB/s'] / 1000:.1f} TB/s. Medians by device events.",
         "",
         *end_to_end(results.get("end_to_end")),
+        *from_files(results.get("from_files")),
         "Nanoseconds for a frame and an inner step of the default solver, many frames at a time, "
         "launches included; then the fused kernel's share of the card's TF32 rate, how many times "
         "it is faster than torch.compile, and microseconds for one mini-batch of 128 frames with "
@@ -65,6 +66,21 @@ def end_to_end(measured: dict[str, Any] | None) -> list[str]:
         for row in measured["rows"]
     ]
     return [*lines, *rows, ""]
+
+
+def from_files(measured: dict[str, Any] | None) -> list[str]:
+    if measured is None:
+        return []
+    speeds = [
+        f"{row['n_threads']}: {measured['hours'] * 3600 / row['seconds']:.0f} ×"
+        for row in measured["rows"]
+    ]
+    return [
+        f"From {measured['hours']:g} h of flac in files, K = 32, {measured['n_cores']} cores, the "
+        "decoders take the time. Multiples of real time by threads that read, four of them unless "
+        f"`-j` says less: {', '.join(speeds)}.",
+        "",
+    ]
 
 
 def line(row: dict[str, Any]) -> str:

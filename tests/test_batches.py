@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from ondes.signal import segment_reader
 from ondes.signal.audio import AudioError, RawFormat, open_blocks
 from ondes.signal.batches import Batches
 from ondes.signal.stft import Stft, power
@@ -168,12 +169,16 @@ def full(batches):
 # One sequence
 
 
-def test_the_sequence_does_not_depend_on_prefetch_or_order(album):
+@pytest.mark.parametrize("suffix", ["wav", "ogg"])
+def test_the_sequence_does_not_depend_on_threads_or_order(album, tmp_path, suffix):
+    if suffix == "ogg":
+        album = [soundfile_copy(path, tmp_path / f"{path.stem}.ogg") for path in album]
     expected = list(batches_of(album, n_passes=2))
     assert len(expected) > 20
-    for prefetch in (1, 3):
-        assert_same(batches_of(album, n_passes=2, prefetch=prefetch), expected)
-    again = [*reversed(album), album[0].parent / "." / "0.wav", os.path.relpath(album[2])]
+    for prefetch, n_readers in [(1, 1), (3, 1), (0, 4), (2, 3)]:
+        threads = {"prefetch": prefetch, "n_readers": n_readers}
+        assert_same(batches_of(album, n_passes=2, **threads), expected)
+    again = [*reversed(album), album[0].parent / "." / album[0].name, os.path.relpath(album[2])]
     assert_same(batches_of(again, n_passes=2), expected)
     assert_same(batches_of(album, n_passes=2), expected)
 
@@ -287,7 +292,9 @@ def test_bad_recordings_are_told_once_and_the_rest_go_on(tmp_path, album, prefet
     n_good, n_half = sum(STFT.n_frames(n) for n in LENGTHS), STFT.n_frames(len(half))
     n_lost = n_good + n_half - sum(map(len, given)) / 2
     assert 0 < n_lost <= -(-32768 // STFT.hop_length) + 40
-    assert_same(batches_of(album + bad, **options), given)
+    first_told = [path for path, _, _ in told]
+    assert_same(batches_of(album + bad, **options, n_readers=3), given)
+    assert [path for path, _, _ in told] == 2 * first_told
     assert len(good) > 0
 
 
@@ -314,15 +321,31 @@ def test_resuming_after_a_bad_recording(tmp_path, album):
 # Threads, progress, streams
 
 
-def test_leaving_early_stops_the_thread(album):
-    def decoding():
-        return [t for t in threading.enumerate() if t.name == "ondes-decode"]
+@pytest.mark.parametrize("n_readers", [1, 3])
+def test_leaving_early_stops_the_threads(album, n_readers):
+    def ours():
+        return {t.name for t in threading.enumerate() if t.name.startswith("ondes-")}
 
-    iterator = iter(batches_of(album, prefetch=1, n_passes=1000))
+    iterator = iter(batches_of(album, prefetch=1, n_readers=n_readers, n_passes=1000))
     next(iterator)
-    assert len(decoding()) == 1
+    assert "ondes-decode" in ours()
+    assert (len(ours()) > 1) == (n_readers > 1)
     iterator.close()
-    assert decoding() == []
+    assert ours() == set()
+
+
+@pytest.mark.parametrize("n_readers", [1, 3])
+def test_what_must_be_read_in_a_row_is_opened_once_a_pass(album, tmp_path, monkeypatch, n_readers):
+    album = [soundfile_copy(path, tmp_path / f"{path.stem}.ogg") for path in album]
+    opened = []
+
+    def counted(source, **how):
+        opened.append(source)
+        return open_blocks(source, **how)
+
+    monkeypatch.setattr(segment_reader, "open_blocks", counted)
+    list(batches_of(album, n_passes=2, n_readers=n_readers, segment_size=5))
+    assert sorted(opened) == sorted(2 * album)
 
 
 class Breaking(io.BytesIO):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
+from joblib import effective_n_jobs
 
 from ondes.checkpoint import EVERY_S
 from ondes.lessons import (
@@ -32,6 +33,7 @@ __all__ = ["LearningProgress", "divergence_of", "go_on_learning", "learn"]
 DEFAULT_SR = 22050
 STREAM_FRAMES = 1000  # a stream is heard in ten seconds
 SCORED_AT_ONCE = 1024
+MAX_READERS = 4  # more of them wait for the interpreter's lock
 
 Inputs = str | Path | BinaryIO | Iterable[str | Path]
 
@@ -222,9 +224,12 @@ def _lessons(
         from ondes import card
 
         if card.unsupported(model) is None:
-            rounds = card.DeviceRounds(card.maker_for(model), *how, **settings)
+            # The card is so much faster than a decoder that all cores may read for it.
+            n_readers = effective_n_jobs(-1 if model.n_jobs is None else model.n_jobs)
+            rounds = card.DeviceRounds(card.maker_for(model), *how, n_readers=n_readers, **settings)
             return rounds, card.Course().teach, card.begin
-    return Batches(*how, **settings), OnlineISNMF.partial_fit, _begin
+    n_readers = max(1, effective_n_jobs(model.n_jobs) // 2)
+    return Batches(*how, n_readers=n_readers, **settings), OnlineISNMF.partial_fit, _begin
 
 
 def _sources(inputs: Inputs) -> list[Path] | BinaryIO:

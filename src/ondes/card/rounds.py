@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -90,15 +90,16 @@ class _MemoryReader:
     def __init__(self, recordings: Sequence[Array], stft: Stft) -> None:
         self._recordings, self._stft = recordings, stft
 
-    def read(self, segment: Segment) -> Iterator[Array]:
-        """The samples under the frames in one span; zeros beyond the recording's ends."""
-        stft, samples = self._stft, self._recordings[segment.file]
-        start = segment.first * stft.hop_length - stft.n_padding
-        stop = start + (segment.n_frames - 1) * stft.hop_length + stft.n_fft
-        inside, before = samples[max(start, 0) : stop], max(-start, 0)
-        if len(inside) < stop - start:
-            inside = np.pad(inside, (before, stop - start - before - len(inside)))
-        yield inside
+    def read(self, segments: Iterable[Segment]) -> Iterator[tuple[int, Array]]:
+        """The samples under each segment's frames in turn; zeros beyond the recording's ends."""
+        stft = self._stft
+        for file, first, n_frames in segments:
+            start = first * stft.hop_length - stft.n_padding
+            stop = start + (n_frames - 1) * stft.hop_length + stft.n_fft
+            inside, before = self._recordings[file][max(start, 0) : stop], max(-start, 0)
+            if len(inside) < stop - start:
+                inside = np.pad(inside, (before, stop - start - before - len(inside)))
+            yield file, inside
 
     def failures(self) -> list[AudioError]:
         return []

@@ -76,7 +76,7 @@ def dictionaries(required: bool, multiple: bool = True) -> Decorator:
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 force = click.option("--force", is_flag=True, help="Replace what exists.")
 seed = count("--seed", least=0, default=0, help="Of everything random.")
-jobs = click.option("-j", "--jobs", type=int, metavar="N", help="Threads of the kernel; -1: all.")
+jobs = click.option("-j", "--jobs", type=int, metavar="N", help="Threads; -1: one a core.")
 backend = click.option(
     "--backend",
     default="auto",

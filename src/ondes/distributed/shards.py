@@ -120,12 +120,11 @@ def read(sources: Sources, segments: list[Segment]) -> Shard:
     buffer = FrameBuffer(sources.how.stft, sum(each.n_frames for each in segments))
     energies, files = [np.empty(0, np.float32)], []
     loudest: Loudest = {}
-    for segment in segments:
-        for span in _kept.reader.read(segment):
-            energy = buffer.add(span).sum(axis=1)
-            loudest[segment.file] = max(loudest.get(segment.file, 0.0), float(energy.max()))
-            energies.append(energy)
-            files.append(np.full(len(energy), segment.file))
+    for file, span in _kept.reader.read(segments):
+        energy = buffer.add(span).sum(axis=1)
+        loudest[file] = max(loudest.get(file, 0.0), float(energy.max()))
+        energies.append(energy)
+        files.append(np.full(len(energy), file))
     failures = _kept.reader.failures()
     unseen = [bad.path for bad in failures if not Path(bad.path).exists()]
     return Shard(

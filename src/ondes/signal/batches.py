@@ -72,7 +72,7 @@ class Batches:
     """Mini-batches of power frames from recordings, as an iterable that knows its position.
 
     The sequence is a function of the set of recordings, the settings and the seed: not of the
-    order the recordings are named in, or whether they are decoded ahead.
+    order the recordings are named in, or by how many threads and how far ahead they are read.
     Iterating goes on from the current position; all batches but the last of a round are full.
 
     Parameters
@@ -98,6 +98,8 @@ class Batches:
         Frames of a recording in a row, about, before the next segment is drawn from anywhere.
     prefetch : int
         Rounds to draw ahead in a thread; 0 reads in line.
+    n_readers : int
+        Segments to read at a time, each in a thread.
     raw : RawFormat, optional
         What the samples are where no header says.
     on_error : callable, optional
@@ -129,11 +131,12 @@ class Batches:
         buffer_size: int = 8192,
         segment_size: int = 1024,
         prefetch: int = 1,
+        n_readers: int = 1,
         raw: RawFormat | None = None,
         on_error: Callable[[str, AudioError], object] | None = None,
     ) -> None:
         counts = {"batch_size": batch_size, "n_open": n_open, "segment_size": segment_size}
-        for name, value in {**counts, "sr": sr}.items():
+        for name, value in {**counts, "n_readers": n_readers, "sr": sr}.items():
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}.")
         self.sources: list[Source] = _as_list(sources)
@@ -141,7 +144,7 @@ class Batches:
             raise ValueError("A stream can be heard only once: n_passes must be 1.")
         self.batch_size, self.seed, self.n_passes = batch_size, seed, n_passes
         self.silence, self.n_open = silence, n_open
-        self.prefetch, self.on_error = prefetch, on_error
+        self.prefetch, self.n_readers, self.on_error = prefetch, n_readers, on_error
         self.round_size = max(batch_size, buffer_size)
         self.segment_size = min(segment_size, self.round_size)
         self.how = FrameSettings(stft, sr, raw)
@@ -269,7 +272,7 @@ class Batches:
         )
 
     def _open_reader(self) -> SegmentReader:
-        return SegmentReader(self.sources, self.recordings, self.how)
+        return SegmentReader(self.sources, self.recordings, self.how, self.n_readers)
 
     def _draw(
         self, start: _Position, order: PassOrder, reader: SegmentReader, stop: threading.Event
@@ -282,14 +285,9 @@ class Batches:
         elif start.n_unmeasured < len(order.unmeasured):
             file = order.unmeasured[start.n_unmeasured]
             segments = [Segment(file, start.frame, self.round_size)]
-        read = (
-            (each.file, span)
-            for each in segments
-            if not stop.is_set()
-            for span in reader.read(each)
-        )
+        spans = reader.read(itertools.takewhile(lambda _: not stop.is_set(), segments))
         n_expected = sum(each.n_frames for each in segments)
-        frames, loudest, n_read = self._sounding(read, n_expected, start.loudest)
+        frames, loudest, n_read = self._sounding(spans, n_expected, start.loudest)
         if segments and not is_measured:
             is_over = n_read < self.round_size
             end = replace(end, frame=0 if is_over else start.frame + n_read)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+import itertools
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,21 +93,78 @@ class SegmentReader:
 
     What a segment gives does not depend on what was read before it: a recording that cannot be
     entered in the middle is read from its beginning then.
+
+    Parameters
+    ----------
+    sources : list of str, Path or binary stream
+    recordings : list of Recording
+        What is known of each.
+    how : FrameSettings
+    n_threads : int
+        Segments to read at a time.
     """
 
     def __init__(
-        self, sources: list[Source], recordings: list[Recording], how: FrameSettings
+        self,
+        sources: list[Source],
+        recordings: list[Recording],
+        how: FrameSettings,
+        n_threads: int = 1,
     ) -> None:
         self._sources, self._recordings, self._how = sources, recordings, how
         self._open: dict[int, SpanReader] = {}
         self._broken: set[int] = set()
         self._failures: list[AudioError] = []
+        self._n_threads = n_threads
+        self._pool = ThreadPoolExecutor(n_threads, "ondes-read") if n_threads > 1 else None
 
-    def read(self, segment: Segment) -> Iterator[Samples]:
-        """The samples under a segment's frames, in one or more spans; see `SpanReader.take`.
+    def read(self, segments: Iterable[Segment]) -> Iterator[tuple[int, Samples]]:
+        """The samples under each segment's frames in turn, with the number of the recording.
 
-        The last segment of a recording has all that is left.
+        A segment is one or more spans, see `SpanReader.take`. The last one of a recording has all
+        that is left.
         """
+        if self._pool is None:
+            for segment in segments:
+                yield from self._spans(segment, self._failures)
+            return
+        read: deque[Future[tuple[list[tuple[int, Samples]], list[AudioError]]]] = deque()
+        for _, in_a_row in itertools.groupby(segments, key=self._thread):
+            read.append(self._pool.submit(self._read_whole, list(in_a_row)))
+            if len(read) > self._n_threads:
+                yield from self._told(*read.popleft().result())
+        while read:
+            yield from self._told(*read.popleft().result())
+
+    def failures(self) -> list[AudioError]:
+        """What went wrong since the last call."""
+        failures, self._failures = self._failures, []
+        return failures
+
+    def close(self) -> None:
+        """Release every recording."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        for reader in self._open.values():
+            reader.close()
+
+    def _thread(self, segment: Segment) -> tuple[int, ...]:
+        """What must be read by one thread: segments of a recording that is read in a row."""
+        return segment[: 2 if self._recordings[segment.file].can_jump else 1]
+
+    def _read_whole(
+        self, segments: list[Segment]
+    ) -> tuple[list[tuple[int, Samples]], list[AudioError]]:
+        failures: list[AudioError] = []
+        return [span for each in segments for span in self._spans(each, failures)], failures
+
+    def _told(
+        self, spans: list[tuple[int, Samples]], failures: list[AudioError]
+    ) -> list[tuple[int, Samples]]:
+        self._failures += failures
+        return spans
+
+    def _spans(self, segment: Segment, failures: list[AudioError]) -> Iterator[tuple[int, Samples]]:
         file, first, n_frames = segment
         if file in self._broken:
             return
@@ -119,21 +179,11 @@ class SegmentReader:
                 n_wanted = SPAN_FRAMES if is_last else min(end - reader.place, SPAN_FRAMES)
                 if len(span := reader.take(n_wanted)) == 0:
                     break
-                yield span
+                yield file, span
             if reader.failure is not None:
-                self._failures.append(reader.failure)
+                failures.append(reader.failure)
                 if not recording.can_jump:
                     self._broken.add(file)
             if not recording.can_jump and reader.place == end and not is_last:
                 closed_unless_kept.pop_all()
                 self._open[file] = reader
-
-    def failures(self) -> list[AudioError]:
-        """What went wrong since the last call."""
-        failures, self._failures = self._failures, []
-        return failures
-
-    def close(self) -> None:
-        """Release every recording."""
-        for reader in self._open.values():
-            reader.close()
