@@ -216,8 +216,9 @@ def section(results: dict[str, Any]) -> str:
         "",
         f"`ondes.distributed.learn` on {hours:g} hours of flac at {SR} Hz, K = {N_COMPONENTS}, one "
         f"pass, {results['n_cores']} cores, decoding included, against `ondes.learn` with as many "
-        f"threads, {REPEATS} times each in turn. Two workers of one thread learn at **{ratio:.2f} ×** the rate of the native "
-        f"backend on two threads ({speed(results, results['two_workers']):.0f} and "
+        f"threads, {REPEATS} times each in turn. By their medians, two workers of one thread learn "
+        f"at **{ratio:.2f} ×** the rate of the native backend on two threads "
+        f"({speed(results, results['two_workers']):.0f} and "
         f"{speed(results, results['native']):.0f} × real time; asked was 0.9). A killed worker "
         f"cost {lost['seconds_each']:.1f} s, where a round took {lost['usual_round']:.1f} s.",
         "",
@@ -225,7 +226,7 @@ def section(results: dict[str, Any]) -> str:
         "summaries and dictionaries on their way, and the small tasks that pass them on. What is "
         "left is waiting: for the driver, which needs a core too, and for the last of a round.",
         "",
-        "| workers | × real time | read | summarise | communication | left | driver alone at first |",
+        "| workers | × real time | read | summarise | communication | left | driver alone first |",
         "|---|---|---|---|---|---|---|",
     ]
     lines += [

@@ -260,6 +260,20 @@ def test_recordings_that_changed_are_named(tmp_path, album):
     soundfile.write(album[2], sound(3000, 0), SR // 2)
     with pytest.raises(ValueError, match=r"^2\.wav has 3000 samples at 4000 Hz"):
         batches_of(album).restore(state)
+    soundfile.write(album[2], sound(3000, 1), SR)
+    with pytest.warns(RuntimeWarning, match=r"^2\.wav has other bytes than when"):
+        batches_of(album).restore(state)
+
+
+def test_of_two_recordings_of_one_name_one_is_missed(tmp_path, album):
+    (tmp_path / "b").mkdir()
+    soundfile.write(tmp_path / "b" / "0.wav", sound(100, 0), SR)
+    batches = batches_of([*album, tmp_path / "b" / "0.wav"])
+    next(iter(batches))
+    with pytest.raises(ValueError, match=r"^0\.wav is gone"):
+        batches_of(album).restore(batches.state())
+    with pytest.raises(ValueError, match=r"^0\.wav is new"):
+        batches.restore(batches_of(album).state())
 
 
 def test_more_passes_may_be_added(album):

@@ -14,6 +14,8 @@ import itertools
 import json
 import threading
 import time
+import warnings
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
@@ -174,7 +176,9 @@ class Batches:
         *position, loudest = astuple(self._position)
         return {
             "settings": self._fingerprint,
-            "recordings": [[each.name, each.sr, each.n_samples] for each in self.recordings],
+            "recordings": [
+                [each.name, each.sr, each.n_samples, each.mark] for each in self.recordings
+            ],
             "position": position,
             "loudest": [list(pair) for pair in loudest.items()],
         }
@@ -185,7 +189,8 @@ class Batches:
         Raises
         ------
         ValueError
-            Where a recording came, went or changed, or a setting is another.
+            Where a recording came, went or changed, or a setting is another. One that has other
+            bytes is a RuntimeWarning.
         """
         self._check_same(state["recordings"])
         if state["settings"] != self._fingerprint:
@@ -198,17 +203,24 @@ class Batches:
         self._n_done = self._position.n_read
 
     def _check_same(self, before: list[list[Any]]) -> None:
-        names = [each.name for each in self.recordings]
-        names_before = [name for name, _, _ in before]
-        for name in sorted(set(names_before) - set(names)):
+        names = Counter(each.name for each in self.recordings)
+        names_before = Counter(name for name, *_ in before)
+        for name in sorted(names_before - names):
             raise ValueError(f"{name} is gone since the position was saved: bring it back.")
-        for name in sorted(set(names) - set(names_before)):
+        for name in sorted(names - names_before):
             raise ValueError(f"{name} is new since the position was saved: leave it out for now.")
-        for each, (name, sr, n_samples) in zip(self.recordings, before, strict=True):
-            if (each.name, each.sr, each.n_samples) != (name, sr, n_samples):
+        for each, (_, sr, n_samples, mark) in zip(self.recordings, before, strict=True):
+            if (each.sr, each.n_samples) != (sr, n_samples):
                 raise ValueError(
                     f"{each.name} has {each.n_samples} samples at {each.sr} Hz, and had "
                     f"{n_samples} at {sr} Hz when the position was saved: bring it back as it was."
+                )
+            if each.mark != mark:  # perhaps its tags alone: no reason to lose a run
+                warnings.warn(
+                    f"{each.name} has other bytes than when the position was saved: if its sound "
+                    "is another, too, so is what is learned.",
+                    RuntimeWarning,
+                    stacklevel=3,
                 )
 
     @property

@@ -7,6 +7,8 @@ one recording after the other.
 
 from __future__ import annotations
 
+import os
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ from ondes.signal.stft import Stft
 __all__ = ["FrameSettings", "PassOrder", "Recording", "Segment", "is_stream", "survey"]
 
 Source = str | Path | BinaryIO
+
+MARKED_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class Recording:
         Whether reading may begin anywhere. Elsewhere the segments keep their order.
     failure : AudioError or None
         Why it cannot be read at all.
+    mark : str
+        Of its bytes: another recording in its place has another one.
     """
 
     name: str
@@ -65,6 +71,7 @@ class Recording:
     n_frames: int | None = None
     can_jump: bool = False
     failure: AudioError | None = None
+    mark: str = ""
 
     @property
     def seconds(self) -> float | None:
@@ -93,7 +100,21 @@ def _look_at(source: Source, how: FrameSettings) -> Recording:
     n_frames = None
     if info.n_samples is not None:
         n_frames = how.stft.n_frames(round(info.n_samples * how.sr / info.sr))
-    return Recording(path.name, info.sr, info.n_samples, n_frames, info.can_jump)
+    facts = (info.sr, info.n_samples, n_frames, info.can_jump)
+    return Recording(path.name, *facts, mark=_mark(path))
+
+
+def _mark(path: Path) -> str:
+    """A checksum of a file's length and of some of its bytes; all of it would take too long."""
+    if not path.is_file():  # a pipe's bytes can be read only once
+        return ""
+    with path.open("rb") as file:
+        length = file.seek(0, os.SEEK_END)
+        checksum = zlib.crc32(str(length).encode())
+        for place in (0, length // 2, length - MARKED_BYTES):
+            file.seek(max(0, place))
+            checksum = zlib.crc32(file.read(MARKED_BYTES), checksum)
+    return f"{checksum:08x}"
 
 
 class PassOrder:
