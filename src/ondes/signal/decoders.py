@@ -7,6 +7,7 @@ function of the file alone.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import os
 import stat
@@ -38,6 +39,7 @@ CONTAINERS = (
     *("w64", "wav", "wv"),
 )
 UNRECOGNISED, UNSUPPORTED_ENCODING = 1, 4  # libsndfile's error codes
+FFMPEG_LIMIT = 2**31 - 1  # of one allocation, unless told otherwise
 INSTALL_FORMATS = "install PyAV with: pip install 'ondes[formats]'"
 
 
@@ -199,10 +201,11 @@ class AvDecoder:
         self._failure = av.FFmpegError
         try:
             allowed = {"format_whitelist": ",".join(CONTAINERS)}
-            # Titles in an old alphabet are no reason to refuse the sound.
-            self._container: Any = av.open(
-                os.fspath(path), options=allowed, metadata_errors="replace"
-            )
+            with _bounded_memory(path):
+                # Titles in an old alphabet are no reason to refuse the sound.
+                self._container: Any = av.open(
+                    os.fspath(path), options=allowed, metadata_errors="replace"
+                )
         except (av.FFmpegError, UnicodeError) as error:
             raise AudioError(path, "is not audio, or is damaged at its start") from error
         try:
@@ -276,6 +279,23 @@ class AvDecoder:
     def close(self) -> None:
         """Close the file."""
         self._container.close()
+
+
+@contextlib.contextmanager
+def _bounded_memory(path: Path) -> Iterator[None]:
+    """FFmpeg reserves whatever size a header names: refuse what the file could never fill."""
+    import av
+
+    try:
+        set_limit = ctypes.CDLL(av._core.__file__).av_max_alloc
+    except (AttributeError, OSError):  # an FFmpeg that is linked in another way
+        yield
+        return
+    set_limit(ctypes.c_size_t(2**25 + 10 * path.stat().st_size))
+    try:
+        yield
+    finally:
+        set_limit(ctypes.c_size_t(FFMPEG_LIMIT))
 
 
 def _duration(container: Any, stream: Any) -> float | None:
