@@ -204,6 +204,7 @@ def test_an_existing_model_needs_force_and_is_asked_for_before_any_work(good, tm
         ("x.wav", "-o", "m", "-k", "0"),
         ("x.wav", "-o", "m", "--backend", "abacus"),
         ("-", "-o", "m", "--raw", "44100:2:s17"),
+        ("x.wav", "-o", "m", "-j", "0"),
         ("x.wav", "-o", "m", "--silence", "much"),
         ("x.wav", "-o", "m", "--unheard-of"),
     ],

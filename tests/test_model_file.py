@@ -101,6 +101,14 @@ def test_the_same_model_gives_the_same_bytes_and_any_npz_reader_opens_them(tmp_p
         assert np.array_equal(arrays["learned.components_"], of_sound().components_)
 
 
+def test_a_file_does_not_depend_on_the_number_of_threads(tmp_path):
+    for name, n_jobs in (("one", 1), ("two", 2), ("all", -1)):
+        save(learned(n_jobs=n_jobs), tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "all").read_bytes()
+    assert load(tmp_path / "all").n_jobs is None
+
+
 def test_an_arrays_order_in_memory_is_kept_since_sums_depend_on_it(tmp_path):
     model = learned()
     model.components_ = np.asfortranarray(model.components_)

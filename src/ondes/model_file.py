@@ -31,6 +31,7 @@ from ondes.signal.stft import Stft
 
 __all__ = ["AudioSettings", "ModelFileError", "Provenance", "check_destination", "load", "save"]
 
+OF_THE_MACHINE = ("n_jobs", "verbose")  # they change no result, and are no part of a model
 LEARNED = (
     *("components_", "statistics_", "n_frames_seen_", "is_seeded_", "random_state_"),
     *("n_features_in_", "feature_names_in_", "n_passes_", "backend_"),
@@ -141,7 +142,11 @@ def document_of(path: str | Path, model: OnlineISNMF) -> dict[str, Any]:
         raise ModelFileError(path, f"cannot be written: {sentence_part(error)}") from error
     return {
         "written_by": f"ondes {__version__}",
-        "parameters": model.get_params(deep=False),
+        "parameters": {
+            name: value
+            for name, value in model.get_params(deep=False).items()
+            if name not in OF_THE_MACHINE
+        },
         "learned": {name: value for name, value in vars(model).items() if name in LEARNED},
         "audio": getattr(model, "audio_", None),
         "provenance": getattr(model, "provenance_", None),

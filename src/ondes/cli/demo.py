@@ -56,7 +56,7 @@ def demo(output: str, seconds: float, seed: int, as_json: bool, **given: Any) ->
             force=given["force"],
             progress=draw,
             backend=given["backend"],
-            n_jobs=given["jobs"] or -1,
+            n_jobs=given["jobs"],
         )
     rows = {
         name: {"mixture": before, "separated": result.separated_scores[name]}

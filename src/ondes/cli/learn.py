@@ -201,7 +201,7 @@ def _teachers(given: dict[str, Any]) -> tuple[Callable[..., OnlineISNMF], ...]:
     from ondes import distributed
 
     is_local, jobs = given["scheduler"] == "local", given["jobs"]
-    cluster: dict[str, Any] = {"n_workers": jobs if is_local and jobs and jobs > 0 else None}
+    cluster: dict[str, Any] = {"n_workers": jobs if is_local and jobs > 0 else None}
     if given["shards"] is not None:
         cluster["n_shards"] = given["shards"]
     client = None if is_local else given["scheduler"]

@@ -25,6 +25,12 @@ def _as_backend(_: click.Context, __: click.Parameter, given: str) -> str:
     return given
 
 
+def _as_threads(_: click.Context, __: click.Parameter, given: int) -> int:
+    if given < -1 or given == 0:
+        raise click.BadParameter(f"{given} is no number of threads; -1 is one a core.")
+    return given
+
+
 def _as_raw_format(_: click.Context, __: click.Parameter, given: str | None) -> RawFormat | None:
     if given is None:
         return None
@@ -76,7 +82,15 @@ def dictionaries(required: bool, multiple: bool = True) -> Decorator:
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 force = click.option("--force", is_flag=True, help="Replace what exists.")
 seed = count("--seed", least=0, default=0, help="Of everything random.")
-jobs = click.option("-j", "--jobs", type=int, metavar="N", help="Threads; -1: one a core.")
+jobs = click.option(
+    "-j",
+    "--jobs",
+    type=int,
+    default=-1,
+    metavar="N",
+    callback=_as_threads,
+    help="Threads.  [default: one a core]",
+)
 backend = click.option(
     "--backend",
     default="auto",

@@ -50,7 +50,7 @@ def report(mix: str, **given: Any) -> None:
     from ondes.report import describe_excerpt, write_report
 
     check_destination(given["output"], given["force"])
-    how = {"backend": given["backend"], "n_jobs": given["jobs"] or 1}
+    how = {"backend": given["backend"], "n_jobs": given["jobs"]}
     with terminal.bar("learning") as bar:
         if given["dictionaries"]:
             models = load_models(given["dictionaries"])

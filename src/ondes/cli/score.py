@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @options.jobs
 @options.as_json
 def score(
-    files: tuple[str, ...], dictionary: str, raw: RawFormat | None, jobs: int | None, as_json: bool
+    files: tuple[str, ...], dictionary: str, raw: RawFormat | None, jobs: int, as_json: bool
 ) -> int:
     """Measure how well a model explains FILES: the Itakura-Saito divergence per bin.
 

@@ -128,7 +128,7 @@ def _separate_one(
     from ondes.separation import separate_file
     from ondes.signal.audio import AudioWriter, probe
 
-    how = {"backend": given["backend"], "n_jobs": given["jobs"] or 1}
+    how = {"backend": given["backend"], "n_jobs": given["jobs"]}
     total = None if str(path) == "-" or given["raw"] is not None else probe(path).seconds
     with terminal.bar(path.name) as bar, contextlib.ExitStack() as stack:
         if sources is None:
