@@ -99,7 +99,8 @@ def learn(
         Called once for each bad recording with its path and the `AudioError`; the rest is still
         learned. Without it the error is raised.
     **settings
-        Further parameters of `OnlineISNMF`.
+        Further parameters of `OnlineISNMF`. Beside `n_jobs` threads of the kernel half as many
+        read; for a card, `n_jobs` threads read, and one a core if it is not given. At most four.
 
     Returns
     -------
@@ -224,12 +225,13 @@ def _lessons(
         from ondes import card
 
         if card.unsupported(model) is None:
-            # The card is so much faster than a decoder that all cores may read for it.
-            n_readers = effective_n_jobs(-1 if model.n_jobs is None else model.n_jobs)
-            rounds = card.DeviceRounds(card.maker_for(model), *how, n_readers=n_readers, **settings)
+            # The card is so much faster than a decoder that other cores should read for it.
+            n_free = effective_n_jobs(-1 if model.n_jobs is None else model.n_jobs)
+            settings["n_readers"] = min(n_free, MAX_READERS)
+            rounds = card.DeviceRounds(card.maker_for(model), *how, **settings)
             return rounds, card.Course().teach, card.begin
-    n_readers = max(1, effective_n_jobs(model.n_jobs) // 2)
-    return Batches(*how, n_readers=n_readers, **settings), OnlineISNMF.partial_fit, _begin
+    settings["n_readers"] = max(1, min(effective_n_jobs(model.n_jobs) // 2, MAX_READERS))
+    return Batches(*how, **settings), OnlineISNMF.partial_fit, _begin
 
 
 def _sources(inputs: Inputs) -> list[Path] | BinaryIO:

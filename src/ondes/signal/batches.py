@@ -13,14 +13,13 @@ import hashlib
 import itertools
 import json
 import threading
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from queue import Empty, Queue
+from queue import SimpleQueue
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -339,13 +338,19 @@ def _as_list(sources: Source | Iterable[str | Path]) -> list[Source]:
 
 def _ahead(rounds: Generator[_Round], n: int, stop: threading.Event) -> Generator[_Round]:
     """The same rounds, drawn in a thread, up to `n` of them before they are asked for."""
-    ready: Queue[_Round | BaseException | None] = Queue(n)
+    ready: SimpleQueue[_Round | BaseException | None] = SimpleQueue()
+    room = threading.Semaphore(n)
 
     def work() -> None:
+        drawn: _Round | None
         try:
-            for drawn in rounds:
+            while True:
+                drawn = None  # whoever took it may forget it while the next one is drawn
+                room.acquire()
+                drawn = next(rounds, None)
                 ready.put(drawn)
-            ready.put(None)
+                if drawn is None:
+                    return
         except BaseException as error:
             ready.put(error)
 
@@ -355,11 +360,10 @@ def _ahead(rounds: Generator[_Round], n: int, stop: threading.Event) -> Generato
         while (made := ready.get()) is not None:
             if isinstance(made, BaseException):
                 raise made
+            room.release()
             yield made
     finally:
         stop.set()
+        room.release()
         # A pipe with nothing to say may hold the worker for ever: leave it behind then.
-        deadline = time.monotonic() + STOP_WAIT_S
-        while worker.is_alive() and time.monotonic() < deadline:
-            with contextlib.suppress(Empty):
-                ready.get(timeout=0.02)
+        worker.join(STOP_WAIT_S)
