@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -346,6 +347,20 @@ def test_leaving_early_stops_the_threads(album, n_readers):
     assert (len(ours()) > 1) == (n_readers > 1)
     iterator.close()
     assert ours() == set()
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_as_many_rounds_as_said_are_drawn_before_they_are_asked_for(album, monkeypatch, prefetch):
+    drawn, draw = [], Batches._draw
+    monkeypatch.setattr(Batches, "_draw", lambda *given: drawn.append(0) or draw(*given))
+    batches = batches_of(album, prefetch=prefetch, n_passes=100)
+    iterator = iter(batches)
+    for n_taken in (1, 2):
+        while len(next(iterator)) == batches.batch_size:
+            pass  # the last of a round is short, here
+        time.sleep(0.2)
+        assert len(drawn) == n_taken + prefetch
+    iterator.close()
 
 
 @pytest.mark.parametrize("n_readers", [1, 3])
