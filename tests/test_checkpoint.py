@@ -17,6 +17,8 @@ from ondes import archive, checkpoint
 from ondes.archive import ModelFileError
 from ondes.checkpoint import Checkpoint
 from ondes.model_file import CLASSES, AudioSettings, Provenance, load, save
+from ondes.signal.batches import Batches
+from ondes.signal.segments import Recording
 from ondes.signal.stft import Stft
 
 N_BINS = 17
@@ -84,6 +86,21 @@ def test_a_checkpoint_is_a_model_that_goes_on_bit_for_bit(tmp_path):
         again.partial_fit(more)
         assert again.components_.tobytes() == model.components_.tobytes()
         assert again.statistics_.numerator.tobytes() == model.statistics_.numerator.tobytes()
+
+
+def test_the_position_in_very_many_recordings_is_kept(tmp_path):
+    batches = Batches([], Stft(), 8000)
+    batches.recordings = [Recording(f"{n}.wav", 8000, 16000, 63, mark="0") for n in range(300_000)]
+    loudest = np.random.default_rng(0).exponential(size=300_000).astype(np.float32)
+    state = batches.state() | {"loudest": [[n, float(each)] for n, each in enumerate(loudest)]}
+    checkpoint.write(tmp_path / "c", kept(position=state))
+    position = checkpoint.read(tmp_path / "c").position
+    assert position == state
+    batches.restore(position)
+    batches.recordings[77_777] = Recording("77777.wav", 8000, 16001, 63, mark="0")
+    del batches._inventory
+    with pytest.raises(ValueError, match=r"^77777\.wav has 16001 samples .* had 16000"):
+        batches.restore(position)
 
 
 def test_the_last_one_is_replaced_and_nothing_else_is_left(tmp_path):

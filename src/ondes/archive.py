@@ -9,7 +9,9 @@ cut is found before anything is parsed.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import hashlib
 import io
 import itertools
@@ -18,7 +20,7 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ FORMAT_VERSION = 1
 JSON_MEMBER = "ondes.json"
 DTYPES = ("<f8", "<f4", "<i8", "<i4", "<u4", "|b1")
 MT19937_WORDS = 624
+PLAIN = frozenset({bool, int, float, str, type(None)})
 MAX_VERSION = 10**6
 # No small file may fill the memory. An empty list is 3 bytes of text and 64 of memory, so beyond
 # the free ones each sign of a value must have this much text; empty members are out of proportion
@@ -156,7 +159,8 @@ def unpack(data: bytes, path: str | Path, classes: Iterable[type]) -> dict[str, 
         members = _members(data)
         text = members.pop(JSON_MEMBER)
         _check_values(text)
-        tree = json.loads(text, parse_constant=_refuse_constant)
+        with _no_garbage_collection():
+            tree = json.loads(text, parse_constant=_refuse_constant)
         version = tree.pop("format")
         if not isinstance(version, int) or not 1 <= version < MAX_VERSION:
             raise ValueError("it has no format version")
@@ -179,6 +183,18 @@ def sentence_part(error: BaseException) -> str:
     """An error's message as a part of another sentence, on one line that any terminal shows."""
     message = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in message)
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """While many lists are made, Python would look through all it has over and over."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _check_values(text: bytes) -> None:
@@ -215,7 +231,9 @@ def _encode(value: Any, where: str, classes: frozenset[type], members: dict[str,
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
-        return [inner(part, str(n)) for n, part in enumerate(value)]
+        return [
+            part if type(part) in PLAIN else inner(part, str(n)) for n, part in enumerate(value)
+        ]
     if isinstance(value, dict):
         return {str(name): inner(part, name) for name, part in value.items()}
     if isinstance(value, np.random.RandomState):
@@ -257,7 +275,8 @@ def _random_state_parts(state: np.random.RandomState, where: str, inner: Any) ->
 def _decode(tree: Any, classes: dict[str, type], members: dict[str, bytes]) -> Any:
     if isinstance(tree, list):
         for n, part in enumerate(tree):
-            tree[n] = _decode(part, classes, members)
+            if isinstance(part, (list, dict)):
+                tree[n] = _decode(part, classes, members)
     if not isinstance(tree, dict):
         return tree
     kind = tree.pop("$", None)
