@@ -1,11 +1,13 @@
 """Recordings: found in one order, read to the bit whatever the cut, refused in one sentence."""
 
 import contextlib
+import ctypes
 import io
 import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -222,6 +224,18 @@ def test_mp3_of_variable_rate_without_a_length_is_never_cut_short(tmp_path, av_o
     else:
         with pytest.raises(AudioError, match=r"a\.mp3: .*pip install 'ondes\[formats\]'"):
             open_blocks(path)
+
+
+def test_many_threads_open_files_and_ffmpeg_may_then_reserve_as_much_as_ever(tmp_path):
+    av = pytest.importorskip("av", reason="needs the extra `formats`")
+    path = encode(tmp_path / "a.mp3", "libmp3lame", quiet_then_loud(), 44100)
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(probe, [path] * 200))) == 1
+    ffmpeg = ctypes.CDLL(av._core.__file__)
+    ffmpeg.av_malloc.restype, ffmpeg.av_free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    reserved = ffmpeg.av_malloc(ctypes.c_size_t(2**30))
+    ffmpeg.av_free(reserved)
+    assert reserved is not None
 
 
 def test_mp3_cut_in_the_middle(tmp_path, av_or_not):

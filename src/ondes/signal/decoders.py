@@ -11,6 +11,7 @@ import ctypes
 import math
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -291,11 +292,15 @@ def _bounded_memory(path: Path) -> Iterator[None]:
     except (AttributeError, OSError):  # an FFmpeg that is linked in another way
         yield
         return
-    set_limit(ctypes.c_size_t(2**25 + 10 * path.stat().st_size))
-    try:
-        yield
-    finally:
-        set_limit(ctypes.c_size_t(FFMPEG_LIMIT))
+    with _one_at_a_time:  # the limit is the process's
+        set_limit(ctypes.c_size_t(2**25 + 10 * path.stat().st_size))
+        try:
+            yield
+        finally:
+            set_limit(ctypes.c_size_t(FFMPEG_LIMIT))
+
+
+_one_at_a_time = threading.Lock()
 
 
 def _duration(container: Any, stream: Any) -> float | None:
