@@ -14,6 +14,7 @@ from typing import Any
 from ondes.archive import ModelFileError, pack, read_whole, sentence_part, unpack, write_archive
 from ondes.model_file import (
     CLASSES,
+    OF_THE_MACHINE,
     AudioSettings,
     Provenance,
     document_of,
@@ -27,7 +28,8 @@ __all__ = ["EVERY_S", "Checkpoint", "check_kept", "check_same_run", "read", "wri
 EVERY_S = 60.0
 # Who does the work may change on the way. The rest of these the run's own `passes` and `seed` say.
 FREE_PARAMETERS = (
-    *("backend", "device", "precision", "n_jobs", "verbose"),
+    *OF_THE_MACHINE,
+    *("backend", "device", "precision"),
     *("n_passes", "random_state"),
 )
 MAX_SHOWN = 60

@@ -129,7 +129,7 @@ class FrameMaker:
 
     def n_frames(self, piece: Piece) -> int:
         """Frames that lie wholly in the samples."""
-        return (len(piece.samples) - self._stft.n_fft) // self._stft.hop_length + 1
+        return len(self._stft.windows(piece.samples))
 
     def _power(self, pieces: Sequence[Piece]) -> Tensor:
         lengths = [len(piece.samples) for piece in pieces]

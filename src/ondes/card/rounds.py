@@ -95,7 +95,7 @@ class _MemoryReader:
         stft = self._stft
         for file, first, n_frames in segments:
             start = first * stft.hop_length - stft.n_padding
-            stop = start + (n_frames - 1) * stft.hop_length + stft.n_fft
+            stop = start + stft.span(n_frames)
             inside, before = self._recordings[file][max(start, 0) : stop], max(-start, 0)
             if len(inside) < stop - start:
                 inside = np.pad(inside, (before, stop - start - before - len(inside)))

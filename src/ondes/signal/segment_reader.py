@@ -47,8 +47,7 @@ class SpanReader:
 
         The frames lie wholly in them: there are zeros beyond both ends of the recording.
         """
-        n_fft, hop_length = self._stft.n_fft, self._stft.hop_length
-        parts, n_held, n_wanted = [self._held], len(self._held), (n - 1) * hop_length + n_fft
+        parts, n_held, n_wanted = [self._held], len(self._held), self._stft.span(n)
         while n_held < n_wanted and (piece := self._next_piece()) is not None:
             parts.append(piece)
             n_held += len(piece)
@@ -56,12 +55,12 @@ class SpanReader:
             self._is_over = True
             n_left = self._stft.n_frames(self._n_samples) - self.place
             if n_left > 0 and self.failure is None:
-                parts.append(np.zeros((n_left - 1) * hop_length + n_fft - n_held, np.float32))
+                parts.append(np.zeros(self._stft.span(n_left) - n_held, np.float32))
         joined = np.concatenate(parts)
         n_whole = len(self._stft.windows(joined[:n_wanted]))
-        self._held = joined[n_whole * hop_length :].copy()
+        self._held = joined[n_whole * self._stft.hop_length :].copy()
         self.place += n_whole
-        return joined[: (n_whole - 1) * hop_length + n_fft] if n_whole else joined[:0]
+        return joined[: self._stft.span(n_whole)]
 
     def close(self) -> None:
         """Release the recording."""
@@ -86,6 +85,9 @@ class SpanReader:
             is_start_exact=False,
         ) as pieces:
             yield from pieces
+
+
+_Spans = tuple[Iterable[tuple[int, Samples]], list[AudioError]]
 
 
 class SegmentReader:
@@ -124,17 +126,9 @@ class SegmentReader:
         A segment is one or more spans, see `SpanReader.take`. The last one of a recording has all
         that is left.
         """
-        if self._pool is None:
-            for segment in segments:
-                yield from self._spans(segment, self._failures)
-            return
-        read: deque[Future[tuple[list[tuple[int, Samples]], list[AudioError]]]] = deque()
-        for _, in_a_row in itertools.groupby(segments, key=self._thread):
-            read.append(self._pool.submit(self._read_whole, list(in_a_row)))
-            if len(read) > self._n_threads:
-                yield from self._told(*read.popleft().result())
-        while read:
-            yield from self._told(*read.popleft().result())
+        for spans, failures in self._ahead(segments):
+            yield from spans
+            self._failures += failures
 
     def failures(self) -> list[AudioError]:
         """What went wrong since the last call."""
@@ -148,21 +142,34 @@ class SegmentReader:
         for reader in self._open.values():
             reader.close()
 
-    def _thread(self, segment: Segment) -> tuple[int, ...]:
-        """What must be read by one thread: segments of a recording that is read in a row."""
+    def _ahead(self, segments: Iterable[Segment]) -> Iterator[_Spans]:
+        """The spans of some segments after the other; threads read those that come next."""
+        reading: deque[Future[_Spans]] = deque()
+        for _, in_a_row in itertools.groupby(segments, key=self._one_thread):
+            part = list(in_a_row)
+            # One of unknown length may be a pipe that never ends, or has nothing to say for ever.
+            if self._pool is None or self._recordings[part[0].file].n_frames is None:
+                yield from (each.result() for each in reading)
+                reading.clear()
+                yield self._read(part)
+            else:
+                reading.append(self._pool.submit(self._read_whole, part))
+            if len(reading) > self._n_threads:
+                yield reading.popleft().result()
+        yield from (each.result() for each in reading)
+
+    def _one_thread(self, segment: Segment) -> tuple[int, ...]:
+        """Alike for what one thread must read: segments of a recording that is read in a row."""
         return segment[: 2 if self._recordings[segment.file].can_jump else 1]
 
-    def _read_whole(
-        self, segments: list[Segment]
-    ) -> tuple[list[tuple[int, Samples]], list[AudioError]]:
+    def _read(self, segments: list[Segment]) -> _Spans:
+        """Spans as they are asked for, and what has gone wrong once they are all there."""
         failures: list[AudioError] = []
-        return [span for each in segments for span in self._spans(each, failures)], failures
+        return (span for each in segments for span in self._spans(each, failures)), failures
 
-    def _told(
-        self, spans: list[tuple[int, Samples]], failures: list[AudioError]
-    ) -> list[tuple[int, Samples]]:
-        self._failures += failures
-        return spans
+    def _read_whole(self, segments: list[Segment]) -> _Spans:
+        spans, failures = self._read(segments)
+        return list(spans), failures
 
     def _spans(self, segment: Segment, failures: list[AudioError]) -> Iterator[tuple[int, Samples]]:
         file, first, n_frames = segment

@@ -128,6 +128,10 @@ class Stft:
         """Number of frames of a signal of `n_samples` samples."""
         return -(-(n_samples + self.n_padding) // self.hop_length) if n_samples else 0
 
+    def span(self, n_frames: int) -> int:
+        """Number of samples under so many frames in a row."""
+        return (n_frames - 1) * self.hop_length + self.n_fft if n_frames > 0 else 0
+
     def windows(self, samples: NDArray[Any]) -> NDArray[Any]:
         """The samples under each frame that lies wholly in them, (n_frames, ..., n_fft): a view."""
         if len(samples) < self.n_fft:
@@ -215,7 +219,7 @@ class StftStream:
     def flush(self) -> Frames:
         """Return the last frames, zeros after the end, and start anew."""
         n_left = self.stft.n_frames(self.n_samples) - self.n_samples // self.stft.hop_length
-        length = (n_left - 1) * self.stft.hop_length + self.stft.n_fft if n_left > 0 else 0
+        length = self.stft.span(n_left)
         padded = np.zeros((length, *self._channels), np.float32)
         padded[: len(self._held)] = self._held[:length]
         frames = self._advance(padded)
