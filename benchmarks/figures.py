@@ -1,6 +1,6 @@
-"""Write the README's figures from the JSON that the benchmarks keep: no number is typed.
+"""Write the README's figures from the JSON that the benchmarks keep: no number is typed by hand.
 
-What was not measured yet is left out.
+What has not been measured is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def kernel() -> str:
     threads = max(row["threads"] for row in found["rows"])
     lines = [
         "The kernel's inner step at 257 bins in float32, as a share of this machine's own matrix "
-        "product, and against the same step in scikit-learn and NumPy on as many threads:",
+        "product, and against the same step in scikit-learn and NumPy on the same threads:",
         "",
         "| components | 1 thread | × scikit-learn | × NumPy "
         f"| {threads} threads | × scikit-learn | × NumPy |",

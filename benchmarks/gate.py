@@ -1,10 +1,10 @@
-"""Hold the kernel to a number of instructions: repeatable on a loaded machine, unlike seconds.
+"""Limit the kernel's number of instructions: repeatable on a loaded machine, unlike seconds.
 
     python benchmarks/gate.py            fail where a count rose by more than 5 %
-    python benchmarks/gate.py --update   take today's counts as the measure
+    python benchmarks/gate.py --update   keep today's counts as the new limit
 
-Counts are of one compiler, whose version is kept with them; with another they are printed, not
-judged. Valgrind knows no AVX-512, so v4, the same source at twice the width of v3, is not counted.
+Counts depend on the compiler, whose version is kept with them; with another they are printed, not
+judged. Valgrind has no AVX-512, so v4, the same source at twice the width of v3, is not counted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How near the native kernel comes to this machine's matrix product, and to other people's steps.
+"""The native kernel against this machine's matrix product, and against other packages' steps.
 
 One inner step of n frames counts 6 · n_bins · n_components · n flops: its three products. Every
 contestant is timed in turns with a large square matrix product, whose rate is the peak; medians
-of rounds. One thread is timed by its own clock, so that other work on the machine counts little.
+of rounds. One thread is timed by its own clock, so that other work on the machine matters little.
 
     python benchmarks/kernels.py [--quick] [--music FOLDER] [--out benchmarks/results/kernels.json]
 """
@@ -24,22 +24,22 @@ import sklearn
 from sklearn.decomposition import _nmf
 from threadpoolctl import threadpool_limits
 
-from ondes import OnlineISNMF
+from ondes import OnlineNMF
 from ondes.nmf.backends import native, reference
 from ondes.nmf.divergence import level_frames
-from ondes.nmf.estimator import TRANSFORM_SOLVER
-from ondes.nmf.problem import Problem, Solver
+from ondes.nmf.problem import TRANSFORM_SOLVER, Problem, Solver
 from ondes.scene import make_scene
-from ondes.signal.audio import find_recordings
-from ondes.signal.batches import Batches
-from ondes.signal.stft import Stft, power
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.batches import frame_batches
+from ondes.signal.recordings import find_recordings
+from ondes.signal.stft import Stft
 
 N_FRAMES = 768
 SQUARE = 1536
 BINS = (257, 513, 1025, 2049)
 COMPONENTS = (8, 10, 16, 20, 32, 50, 64, 100, 200)
 ODD = ((129, 7), (301, 13), (1000, 37))
-PAUSE = 0.2  # seconds: so long the threads of a BLAS spin on after their work, on our cores
+PAUSE = 0.2  # seconds that the threads of a BLAS keep spinning after their work
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -53,7 +53,7 @@ class Row:
     share: dict[str, float]  # of the peak, median of each round's own
 
     def missed(self) -> str:
-        """Which of the project's aims this row misses."""
+        """Which of the project's targets this row misses."""
         share = self.share["native"]
         aims = {}
         if self.n_bins in (257, 513) and self.n_components >= 16:
@@ -106,7 +106,7 @@ def contestants(
 def torchnmf_steps(
     target: np.ndarray, components: np.ndarray, start: np.ndarray, n_steps: int, threads: int
 ) -> Callable[[], object] | None:
-    """torchnmf's step on its CPU, where it is installed."""
+    """torchnmf's step on the CPU, where it is installed."""
     try:
         import torch
         from torchnmf.nmf import NMF
@@ -155,26 +155,28 @@ def measure(dtype: str, threads: int, n_bins: int, n_components: int, rounds: in
 
 def frames_of_scenes() -> tuple[np.ndarray, np.ndarray]:
     """To learn from, and to solve for."""
-    learned, solved = (power(Stft().forward(make_scene(seed=seed).mixture)) for seed in (1, 2))
+    learned, solved = (Stft().power(make_scene(random_state=seed).mixture) for seed in (1, 2))
     return learned, solved
 
 
 def frames_of_music(folder: Path, n_frames: int = 10_000) -> tuple[np.ndarray, np.ndarray]:
     """The same from recordings, every other one held out."""
     paths = find_recordings([folder])
-    batches = [Batches(part, Stft(), 11025, n_frames) for part in (paths[::2], paths[1::2])]
-    learned, solved = (next(iter(part)) for part in batches)
+    audio = AudioSettings(11025, Stft())
+    learned, solved = (
+        next(iter(frame_batches(part, audio, n_frames))) for part in (paths[::2], paths[1::2])
+    )
     return learned, solved[: n_frames // 4]
 
 
 def inner_solve(
     learned: np.ndarray, solved: np.ndarray, n_components: int, rounds: int
 ) -> dict[str, float]:
-    """Seconds of the default solve against 150 of the paper's steps, and the gap that each leaves.
+    """Seconds of the default solve and of 150 of the paper's steps, and the remaining gap of each.
 
     The gap is relative to the divergence of 3000 extrapolated steps. One thread.
     """
-    model = OnlineISNMF(n_components, random_state=0, n_passes=3).fit(learned)
+    model = OnlineNMF(n_components, random_state=0, n_passes=3).fit(learned)
     frames = level_frames(solved)
 
     def problem(solver: Solver) -> Problem:

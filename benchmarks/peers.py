@@ -1,8 +1,8 @@
 """The contestants of the race: what users have today, and `ondes`, behind one interface.
 
 A contestant learns from frames that are each scaled to mean one, within its seconds, under a
-`Watch` that sets its dictionary aside now and then. Only learning is on the clock. Each runs in a
-process of its own, so that nobody's threads linger into another's time:
+`Watch` that keeps its dictionary at intervals. Only learning is timed. Each runs in a process of
+its own, so that no threads of one run into the time of another:
 
     python benchmarks/peers.py CONTESTANT THREADS JOBS.json
 """
@@ -25,9 +25,9 @@ import numpy as np
 
 import ondes
 
-FLOOR = 1e-8  # added for those that refuse zeros, where frames and bins have mean one
-PLAIN_FLOOR = 1e-6  # where only the whole has: above the peers' own floors, which else take over
-BATCH = 1000  # frames: the paper's β, and scikit-learn's own choice but for 24
+FLOOR = 1e-8  # added where zeros are not accepted, to frames and bins of mean one
+PLAIN_FLOOR = 1e-6  # to data of mean one as a whole: above the peers' own floors
+BATCH = 1000  # frames: the paper's β, and nearly scikit-learn's own 1024
 R = 0.7  # what is left of the past after a pass
 GROWTH = 1.5  # of the time from one snapshot to the next
 
@@ -50,7 +50,7 @@ class Watch:
         self._began = time.perf_counter()
 
     def tick(self, passes: float, dictionary: np.ndarray) -> None:
-        """Stop the clock, look, and start it again."""
+        """Stop the clock, keep the dictionary if it is time, and start the clock again."""
         self.seconds += time.perf_counter() - self._began
         over = self.seconds >= self.budget_s or passes >= self.max_passes
         # The end of the first pass is where comparisons begin.
@@ -70,7 +70,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Task:
-    """Frames with mean one each, a dictionary to begin with, and the rest of what one may need."""
+    """Frames with mean one each, a first dictionary, and what else a contestant may need."""
 
     frames: np.ndarray
     first: np.ndarray  # rows sum to one
@@ -92,44 +92,38 @@ class Task:
 
 
 def per_call(r: float, n_frames: int, n_frames_in_set: int) -> float:
-    """What a call forgets so that a pass over the set leaves r of the past."""
+    """The factor of one call such that a pass over the set keeps r of the past."""
     return float(r ** (n_frames / n_frames_in_set))
 
 
 # ---- ondes ----
 
 
-class _Watched(ondes.OnlineISNMF):
-    """The same `fit`, looked at after every update."""
+def _fit(model: ondes.OnlineNMF, task: Task, watch: Watch) -> None:
+    """`fit` without end; the watch looks after every update."""
 
-    def learn(self, task: Task, watch: Watch) -> None:
-        self.set_params(n_passes=10**9, random_state=task.seed, n_jobs=task.threads)
-        self._n_frames, self._watch = len(task.frames), watch
-        watch.start()
-        self.fit(task.frames)
+    def after_update(model: ondes.OnlineNMF) -> None:
+        watch.tick(model.n_frames_seen_ / len(task.frames), model.components_)
 
-    def _begin(self, frames: np.ndarray) -> None:
-        super()._begin(frames)
-        self._watch.tick(0, self.components_)
-
-    def _absorb(self, statistics: ondes.Statistics, n_frames_in_set: int | None) -> object:
-        moved = super()._absorb(statistics, n_frames_in_set)
-        self._watch.tick(self.n_frames_seen_ / self._n_frames, self.components_)
-        return moved
+    model.set_params(n_passes=10**9, random_state=task.seed, n_jobs=task.threads)
+    model.set_params(callback=after_update)
+    watch.start()
+    model.fit(task.frames)
 
 
 def ondes_default(task: Task, watch: Watch) -> None:
-    _Watched(len(task.first)).learn(task, watch)
+    _fit(ondes.OnlineNMF(len(task.first)), task, watch)
 
 
 def ondes_paper(task: Task, watch: Watch) -> None:
     """Warm restarts where the paper has them, else fresh ones."""
     restarts = "warm" if task.warm else "fresh"
-    _Watched.paper(len(task.first), batch_size=BATCH, r=R, restarts=restarts).learn(task, watch)
+    model = ondes.OnlineNMF.paper(len(task.first), batch_size=BATCH, r=R, restarts=restarts)
+    _fit(model, task, watch)
 
 
 def ondes_batch(task: Task, watch: Watch) -> None:
-    _Watched.batch(len(task.first)).learn(task, watch)
+    _fit(ondes.OnlineNMF.batch(len(task.first)), task, watch)
 
 
 # ---- scikit-learn ----
@@ -146,7 +140,7 @@ def minibatch_fit(task: Task, watch: Watch) -> None:
     n_batches = -(-len(task.frames) // BATCH)
 
     class Watched(MiniBatchNMF):
-        """The same `fit`; its test for convergence, asked after each mini-batch, is our moment."""
+        """The same `fit`; its test for convergence is called after each mini-batch."""
 
         def _minibatch_convergence(self, X, batch_cost, H, H_buffer, n_samples, step, n_steps):
             stop = super()._minibatch_convergence(
@@ -178,7 +172,7 @@ def minibatch_partial_fit(task: Task, watch: Watch) -> None:
 
 
 def batch_mu(task: Task, watch: Watch) -> None:
-    """Batch steps remember nothing but the two factors, so that calls may be strung together."""
+    """Batch steps depend on the two factors alone, so that calls can follow each other."""
     from sklearn.decomposition import NMF
 
     frames, (activations, dictionary) = task.positive, task.start
@@ -204,7 +198,10 @@ def torchnmf_batch(task: Task, watch: Watch) -> None:
     activations, dictionary = (torch.from_numpy(each) for each in task.start)
     frames = torch.from_numpy(task.positive)
     NMF(W=dictionary.T.contiguous(), H=activations[:1]).fit(frames[:1], beta=0, max_iter=1)
-    model, done = NMF(W=dictionary.T.contiguous(), H=activations), 0  # autograd is awake by now
+    model, done = (
+        NMF(W=dictionary.T.contiguous(), H=activations),
+        0,
+    )  # autograd is initialised by now
     watch.start()
     while True:
         n_steps = watch.rounds(done)
@@ -222,7 +219,7 @@ def diffsptk_batch(task: Task, watch: Watch) -> None:
     activations, dictionary = task.start
     model = diffsptk.NMF(len(activations), dictionary.shape[1] - 1, len(dictionary), beta=0, eps=0)
     model.U[:], model.H[:] = torch.from_numpy(activations), torch.from_numpy(dictionary)
-    # Left to itself it stacks the frames one by one in every step.
+    # By default it would stack the frames one by one in every step.
     whole = DataLoader([(torch.from_numpy(task.positive),)], batch_size=None)
     done = 0
     watch.start()
@@ -234,7 +231,7 @@ def diffsptk_batch(task: Task, watch: Watch) -> None:
 
 
 def import_diffsptk() -> ModuleType:
-    """Its NMF has no use for torchaudio, which does not load beside a torch without CUDA."""
+    """Its NMF does not need torchaudio, which fails to load with a torch without CUDA."""
     try:
         import torchaudio  # noqa: F401
     except (ImportError, OSError):
@@ -265,7 +262,7 @@ def oobss_online(task: Task, watch: Watch) -> None:
 class Contestant:
     learn: Callable[[Task, Watch], None]
     title: str
-    package: str  # that has to be installed
+    package: str  # which has to be installed
     ours: bool = False
     needs_all: bool = False  # activations of every frame in memory: large sets only in part
 
@@ -287,20 +284,20 @@ PEERS = tuple(name for name, contestant in CONTESTANTS.items() if not contestant
 
 
 def levelled(frames: np.ndarray) -> np.ndarray:
-    """Each frame at mean one, which the divergence does not see; peers with floors fail else."""
+    """Each frame at mean one: the divergence is invariant, but peers with floors are not."""
     return (frames / frames.mean(axis=1, keepdims=True, dtype=np.float64)).astype(np.float32)
 
 
 def first_dictionary(frames: np.ndarray, n_components: int, seed: int) -> np.ndarray:
-    """What the default begins with; a present to those who accept one."""
-    return ondes.OnlineISNMF(n_components, random_state=seed).begin(frames).components_
+    """The default's own; peers that accept one get the same."""
+    return ondes.OnlineNMF(n_components, random_state=seed).initialise(frames).components_
 
 
 def run(name: str, task: Task, watch: Watch) -> Watch:
-    """Let a contestant learn from frames as they are, however loud.
+    """Let a contestant learn from frames at any level.
 
     A peer gets each frame and each bin at mean one, and its dictionary is scaled back: the
-    divergence sees neither, but the peers' absolute floors do, and many would fall apart.
+    divergence is invariant to both, but the peers' absolute floors are not, and many would diverge.
     """
     frames = levelled(task.frames)
     spectrum = np.ones(frames.shape[1], np.float32)
@@ -312,8 +309,8 @@ def run(name: str, task: Task, watch: Watch) -> Watch:
 
 
 def run_plain(name: str, task: Task, watch: Watch, spectrum: np.ndarray | float = 1.0) -> Watch:
-    """Let a contestant learn from just these frames; its dictionary comes back times `spectrum`."""
-    # A peer that falls apart is a result: its curve shows it better than its warnings.
+    """Let a contestant learn from these very frames; its dictionary is multiplied by `spectrum`."""
+    # A peer that diverges is a result: its curve shows it better than its warnings.
     with suppress(TimeUpError), np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         CONTESTANTS[name].learn(task, watch)
@@ -341,7 +338,7 @@ def main() -> None:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Variables that hold every library of a process to so many threads."""
+    """Variables that limit every library of a process to so many threads."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
     return {**os.environ, **dict.fromkeys(names, str(threads))}
 

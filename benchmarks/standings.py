@@ -1,4 +1,4 @@
-"""Who is ahead when: questions to learning curves of several seeds, answered by their median."""
+"""Comparisons of learning curves of several seeds, by their median."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Curve:
 
     @classmethod
     def of(cls, points: Sequence[Sequence[float | None]]) -> Curve:
-        """From rows of seconds, passes and divergence, None where that is no number."""
+        """From rows of seconds, passes and divergence, None where that is not a number."""
         rows = [[np.inf if value is None else value for value in point] for point in points]
         return cls(*np.array(rows, dtype=np.float64).T)
 
@@ -29,7 +29,7 @@ class Curve:
         return float(np.interp(np.log(seconds), np.log(self.seconds), self.divergence))
 
     def seconds_to(self, divergence: float) -> float:
-        """When it is first so low; infinite if never."""
+        """The first time at or below this divergence; infinite if never."""
         reached = np.flatnonzero(self.divergence <= divergence)
         if not len(reached):
             return np.inf
@@ -44,7 +44,7 @@ class Curve:
 
     @property
     def first_pass_s(self) -> float:
-        """When every frame had been seen once; infinite if never."""
+        """When every frame has been visited once; infinite if never."""
         whole = np.flatnonzero(self.passes >= 1)
         return float(self.seconds[whole[0]]) if len(whole) else np.inf
 
@@ -72,7 +72,7 @@ def end(curves: Sequence[Curve]) -> float:
 
 @dataclass(frozen=True)
 class Loss:
-    """A moment at which `share` of our divergence is more than the peer's."""
+    """A time at which the peer's divergence is lower than ours, by `share` of ours."""
 
     seconds: float
     ours: float

@@ -1,4 +1,4 @@
-"""Make docs/demo.webp: run the demo and photograph its report in headless Chromium."""
+"""Make docs/demo.webp: run the demo, and take a screenshot of its report in Chromium."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = (1100, 1500)
 def main() -> None:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
-        raise SystemExit("The picture needs Chromium: install it first.")
+        raise SystemExit("The screenshot needs Chromium; install it first.")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         report = run_demo(folder / "demo").report

@@ -1,4 +1,4 @@
-"""What the paper says of its experiments, claim by claim, and what our measurements say of it."""
+"""The paper's claims about its experiments, one by one, and what our measurements say."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ REMARKS: dict[str, Callable[[Grid], tuple[str, str]]] = {
     "β trades off: above 1, and below N for faster learning": verdicts.best_beta_lies_between,
 }
 OUR_READING = """\
-Our reading: with one step a visit, activations lag behind the dictionary, and statistics that are \
-kept were made with activations that lagged further still. Moving the dictionary more often does \
-not mend that. On the large set r = 0.7 keeps seven tenths of the past through a whole pass, its \
-bad start included. The default solves afresh in ten extrapolated steps, and forgets its youth at \
-once."""
+Our reading: with one step per visit, activations lag behind the dictionary, and the statistics \
+kept from earlier come from activations that lagged even further. Moving the dictionary more often \
+does not repair that. On the large set r = 0.7 keeps seven tenths of the past over a whole pass, \
+its bad start included. The default solves each frame anew in ten extrapolated steps, and forgets \
+its first updates quickly."""
 SMALL, MEDIUM, LARGE = ("small",), ("medium",), ("large",)
 CLAIMS = (
     Claim("β = N and r = 0 is batch", "2.3", verdicts.online_becomes_batch, SMALL, "small"),
@@ -100,7 +100,7 @@ def views(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def judge(results: dict[str, dict[str, Any]]) -> list[tuple[Claim, str, str]]:
-    """Every claim whose measurements are there, its verdict and the reason."""
+    """Every claim that was measured, its verdict and the reason."""
     sets = views(results)
     return [
         (claim, *claim.decide(*(sets[name] for name in claim.sets)))
@@ -126,7 +126,7 @@ def summary(results: dict[str, dict[str, Any]]) -> str:
         f"{1 - Spread.of(default).end / Spread.of(batch).end:.1%} lower"
         for name, (default, batch) in compared.items()
     )
-    return f"{said} The default is at the level of batch on the {ahead}."
+    return f"{said} The default reaches the level of batch on the {ahead}."
 
 
 def section(results: dict[str, dict[str, Any]]) -> str:

@@ -1,8 +1,9 @@
 """Learning curves: held-out divergence against seconds of learning, on one thread.
 
-A run is the estimator's own `fit`, watched: at moments evenly spaced in log time its dictionary is
-set aside, and it stops when its time is up. All scoring comes afterwards, so that the clock counts
-learning alone. Seconds are the processor's, which others at work on the machine do not lengthen.
+A run is the estimator's own `fit` with a callback: at times evenly spaced in log time the
+dictionary is kept, and the run stops when its time is up. All scoring comes afterwards, so that the
+clock counts learning alone. Seconds are processor time, which other work on the machine does not
+lengthen.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
 import ondes
@@ -36,41 +38,48 @@ class Snapshot:
     dictionary: np.ndarray
 
 
-class Watched(ondes.OnlineISNMF):
-    """The estimator itself; `watch` is a `fit` that stops in time and keeps snapshots."""
+def watch(model: ondes.OnlineNMF, frames: Any, seconds: float) -> list[Snapshot]:
+    """Snapshots of a `fit` that stops after so many seconds; the estimator itself is not fitted."""
+    snapshots: list[Snapshot] = []
+    next_mark = FIRST_MARK_S
 
-    def watch(self, frames: Any, seconds: float) -> list[Snapshot]:
-        self._budget, self._snapshots, self._mark = seconds, [], FIRST_MARK_S
-        # A run that falls apart is a result here, and the curve shows it better than warnings.
-        with threadpool_limits(1), np.errstate(all="ignore"), suppress(TimeUpError):
-            self.fit(frames)
-        if self._snapshots[-1].dictionary is not self.components_:  # it ended by itself
-            self._set_aside(time.process_time() - self._started)
-        return self._snapshots
+    def keep(watched: ondes.OnlineNMF, elapsed: float) -> None:
+        nonlocal next_mark
+        snapshots.append(Snapshot(elapsed, watched.n_frames_seen_, watched.components_))
+        while next_mark <= elapsed:
+            next_mark *= MARK_RATIO
 
-    def _begin(self, frames: np.ndarray) -> None:
-        self._started = time.process_time()
-        super()._begin(frames)
-        self._set_aside(time.process_time() - self._started)
-
-    def _absorb(self, statistics: Any, n_frames_in_set: int | None) -> Any:
-        moved = super()._absorb(statistics, n_frames_in_set)
-        seconds = time.process_time() - self._started
-        if seconds >= min(self._mark, self._budget):
-            self._set_aside(seconds)
-        if seconds >= self._budget:
+    def after_update(watched: ondes.OnlineNMF) -> None:
+        elapsed = time.process_time() - started
+        if not snapshots:
+            keep(initialised, min(initialisation, elapsed))
+        if elapsed >= min(next_mark, seconds):
+            keep(watched, elapsed)
+        if elapsed >= seconds:
             raise TimeUpError
-        return moved
 
-    def _set_aside(self, seconds: float) -> None:
-        self._snapshots.append(Snapshot(seconds, self.n_frames_seen_, self.components_))
-        while self._mark <= seconds:
-            self._mark *= MARK_RATIO
+    watched = clone(model)
+    # A run that diverges is a result here, and the curve shows it better than warnings.
+    with threadpool_limits(1), np.errstate(all="ignore"), suppress(TimeUpError):
+        started = time.process_time()
+        initialised = clone(model).initialise(_first_array(frames))
+        initialisation = time.process_time() - started
+        watched.set_params(callback=after_update)
+        started = time.process_time()
+        watched.fit(frames)
+    if snapshots[-1].dictionary is not watched.components_:  # it ended before its time
+        keep(watched, time.process_time() - started)
+    return snapshots
+
+
+def _first_array(frames: Any) -> np.ndarray:
+    """What `fit` draws the first dictionary from."""
+    return frames if isinstance(frames, np.ndarray) else frames[0]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One curve: who learned, from how many frames, and what was reached when."""
+    """One curve: which algorithm, on how many frames, and the divergence reached over time."""
 
     algorithm: str  # "online" (the paper's), "batch" or "default"
     n_frames: int
@@ -80,7 +89,7 @@ class Run:
     backend: str = ""
     seconds: list[float] = field(default_factory=list)
     visited: list[int] = field(default_factory=list)
-    divergence: list[float | None] = field(default_factory=list)  # None: no number any more
+    divergence: list[float | None] = field(default_factory=list)  # None: not a number
 
     @property
     def curve(self) -> np.ndarray:
@@ -91,7 +100,7 @@ class Run:
         return float(self.curve[-1])
 
     @property
-    def seconds_a_pass(self) -> float:
+    def seconds_per_pass(self) -> float:
         learning = self.seconds[-1] - self.seconds[0]
         return float(learning * self.n_frames / self.visited[-1])
 
@@ -103,22 +112,27 @@ class Run:
         return not np.isfinite(later).all() or bool((later > (1 + UNSTABLE_RISE) * lowest).any())
 
     def at(self, times: np.ndarray) -> np.ndarray:
-        """What the newest dictionary of each time reaches; NaN before there is one."""
+        """The divergence of the newest dictionary at each time; NaN before there is one."""
         newest = np.searchsorted(self.seconds, times, side="right") - 1
         return np.where(newest >= 0, self.curve[newest], np.nan)
 
 
-def record(model: Watched, frames: Any, held_out: np.ndarray, seconds: float, **names: Any) -> Run:
+def record(
+    model: ondes.OnlineNMF, frames: Any, held_out: np.ndarray, seconds: float, **names: Any
+) -> Run:
     """Learn for so many seconds, then score every snapshot at converged activations."""
-    snapshots = model.watch(frames, seconds)
+    snapshots = watch(model, frames, seconds)
+    scored = clone(model).initialise(_first_array(frames))
     divergence: list[float | None] = []
     with threadpool_limits(1), np.errstate(all="ignore"):
         for snapshot in snapshots:
-            model.components_ = snapshot.dictionary
-            reached = -model.score(held_out) if np.isfinite(snapshot.dictionary).all() else np.nan
+            reached = np.nan
+            if np.isfinite(snapshot.dictionary).all():
+                scored.restore(replace(scored.state(), components=snapshot.dictionary))
+                reached = -scored.score(held_out)
             divergence.append(float(f"{reached:.6g}") if np.isfinite(reached) else None)
     return Run(
-        backend=model.backend_,
+        backend=scored.backend_,
         seconds=[float(f"{snapshot.seconds:.5g}") for snapshot in snapshots],
         visited=[snapshot.n_frames for snapshot in snapshots],
         divergence=divergence,
@@ -128,7 +142,7 @@ def record(model: Watched, frames: Any, held_out: np.ndarray, seconds: float, **
 
 def first_dictionary(frames: np.ndarray, n_components: int, seed: int) -> np.ndarray:
     """Random frames: the start that the paper gives to both algorithms alike."""
-    return ondes.OnlineISNMF.paper(n_components, random_state=seed).begin(frames).components_
+    return ondes.OnlineNMF.paper(n_components, random_state=seed).initialise(frames).components_
 
 
 def every_fifth_second(frames: np.ndarray, per_second: int) -> tuple[np.ndarray, np.ndarray]:
@@ -143,7 +157,7 @@ def every_fifth_second(frames: np.ndarray, per_second: int) -> tuple[np.ndarray,
     return frames[~held_out], frames[held_out & inside]
 
 
-# ---- what several seeds say together ----
+# ---- several seeds together ----
 
 
 @dataclass(frozen=True)
@@ -175,14 +189,14 @@ class Spread:
 
 
 def between_marks(seconds: float) -> np.ndarray:
-    """Times half-way between marks, when the snapshot of the last mark is there, and the end."""
+    """Times half-way between marks, when the snapshot of the last mark exists, and the end."""
     n_marks = int(np.log(seconds / FIRST_MARK_S) / np.log(MARK_RATIO))
     times = FIRST_MARK_S * MARK_RATIO ** (np.arange(n_marks) + 0.5)
     return np.append(times, seconds)
 
 
 def best_seed(runs: Iterable[Run]) -> Run:
-    """The one that ends lowest, which is all that the paper shows."""
+    """The run that ends lowest, which is all that the paper shows."""
     return min(runs, key=lambda run: run.end)
 
 
@@ -205,9 +219,9 @@ def plain(value: float) -> str:
 
 def sooner(factor: float) -> str:
     if factor == 0:
-        return "never is at batch's level in that time"
+        return "never reaches batch's level in that time"
     if 0.9 < factor < 1.1:
-        return "is at batch's level when batch is"
+        return "reaches batch's level when batch does"
     if factor < 1:
-        return f"is at batch's level {plain(1 / factor)} × later than batch"
-    return f"is at batch's level {plain(factor)} × sooner than batch"
+        return f"reaches batch's level {plain(1 / factor)} × later than batch"
+    return f"reaches batch's level {plain(factor)} × sooner than batch"

@@ -1,7 +1,7 @@
 """The paper's first two experiments: every (β, r) of a grid, batch, and the default, on one track.
 
-Warm restarts with one step a visit, as in the paper. small.py and medium.py say how long the
-excerpt is; the rest is here.
+Warm restarts with one step per visit, as in the paper. small.py and medium.py set the length of the
+excerpt; the rest is here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from curves import (
     ENDLESS,
     Run,
     Spread,
-    Watched,
     every_fifth_second,
     first_dictionary,
     record,
@@ -45,7 +44,7 @@ class Settings:
 
 
 def run(settings: Settings, frames: np.ndarray) -> dict[str, Any]:
-    """All runs on these frames, as they go into the JSON."""
+    """All runs on these frames, as the JSON keeps them."""
     per_second = round(settings.frontend.sr / settings.frontend.stft.hop_length)
     train, held_out = every_fifth_second(frames, per_second)
     runs: list[Run] = []
@@ -67,15 +66,15 @@ def run(settings: Settings, frames: np.ndarray) -> dict[str, Any]:
 
 def contestants(
     settings: Settings, train: np.ndarray, seed: int
-) -> Iterator[tuple[Watched, dict[str, Any]]]:
+) -> Iterator[tuple[ondes.OnlineNMF, dict[str, Any]]]:
     """Batch and the paper's algorithm from the same first dictionary; the default as it is."""
     common: dict[str, Any] = {"random_state": seed, "n_jobs": 1, "n_passes": ENDLESS}
     shared = common | {"init": first_dictionary(train, settings.n_components, seed)}
-    yield Watched(settings.n_components, **common), {"algorithm": "default"}
-    yield Watched.batch(settings.n_components, **shared), {"algorithm": "batch"}
+    yield ondes.OnlineNMF(settings.n_components, **common), {"algorithm": "default"}
+    yield ondes.OnlineNMF.batch(settings.n_components, **shared), {"algorithm": "batch"}
     for beta in (size or len(train) for size in settings.betas):
         for r in settings.rs:
-            model = Watched.paper(
+            model = ondes.OnlineNMF.paper(
                 settings.n_components, batch_size=beta, r=r, restarts="warm", **shared
             )
             yield model, {"algorithm": "online", "beta": beta, "r": r}
@@ -89,13 +88,13 @@ def batch_identity(settings: Settings, train: np.ndarray) -> float:
         "random_state": 0,
         "n_passes": IDENTITY_PASSES,
     }
-    batch = ondes.OnlineISNMF.batch(**common).fit(train).components_
-    online = ondes.OnlineISNMF.paper(**common, batch_size=len(train), r=0.0, restarts="warm")
+    batch = ondes.OnlineNMF.batch(**common).fit(train).components_
+    online = ondes.OnlineNMF.paper(**common, batch_size=len(train), r=0.0, restarts="warm")
     return float(np.abs(online.fit(train).components_ - batch).max() / batch.max())
 
 
 class Grid:
-    """The results of one set, as questions that figures and claims ask."""
+    """The results of one set, as figures and claims need them."""
 
     def __init__(self, results: dict[str, Any]) -> None:
         self.results = results

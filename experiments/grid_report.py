@@ -38,8 +38,8 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
     for beta in SHOWN_BETAS:
         by_r = [(f"r = {r:g}", grid.cell(beta, r)) for r in grid.rs]
         name = f"the paper's algorithm, β = {grid.beta_name(beta)}"
-        falls_apart = beta == min(grid.betas)
-        columns.append(Column(name, shaded_lines(by_r) + reference, log=falls_apart))
+        diverges = beta == min(grid.betas)
+        columns.append(Column(name, shaded_lines(by_r) + reference, log=diverges))
     range_of = grid.batch + grid.default
     return [
         draw_curves(curves_finding(grid), columns, range_of, folder / f"{grid.name}.png"),
@@ -95,14 +95,14 @@ def section(heading: str, results: dict[str, Any]) -> str:
     return f"""## {heading}
 
 {results["n_train"]:,} frames to learn from and {results["n_held_out"]:,} held out: from \
-{settings["start_s"]:g} s to {settings["end_s"]:g} s of one track, every fifth second of sound \
-is held out, less the frames at its edges, whose windows reach over. Warm restarts with one step a \
-visit, as in the paper; batch and online start from the same random frames, the default as it \
+{settings["start_s"]:g} s to {settings["end_s"]:g} s of one track, every fifth second is \
+held out, without the frames at its edges, whose windows overlap. Warm restarts with one step \
+per visit, as in the paper; batch and online start from the same random frames, the default as it \
 always does. {conditions(settings, results["machine"])}
 
 ![Held-out divergence against seconds of learning](figures/{grid.name}.png)
 
-*Lower and further left is better; a curve that leaves through the top has fallen apart.* \
+*Lower and further left is better; a curve that leaves through the top has diverged.* \
 {curves_finding(grid).replace(chr(10), " ")}.
 
 ![Maps over β and r](figures/{grid.name}-map.png)
@@ -116,7 +116,7 @@ seed | s to batch's level | × sooner |
 {table}
 
 Batch's level is {level_of(grid.batch):.3f}: {NEAR - 1:.0%} above the lowest that its median \
-reaches. β = N with r = 0 is batch itself, so what its cell says beside 1 × is the noise of timing.
+reaches. β = N with r = 0 is batch itself, so any difference of its cell from 1 × is timing noise.
 """
 
 

@@ -20,7 +20,6 @@ from curves import (
     NEAR,
     Run,
     Spread,
-    Watched,
     best_seed,
     first_dictionary,
     plain,
@@ -33,7 +32,7 @@ from pictures import Column, Line, default_line, draw_curves, shaded_lines
 from recordings import Frontend, Recordings, shuffled_frames
 
 import ondes
-from ondes.signal.audio import probe
+from ondes.signal.recordings import probe
 
 
 @dataclass(frozen=True)
@@ -75,27 +74,28 @@ def run(
 
 def contestants(
     settings: Settings, train: np.ndarray, seed: int
-) -> Iterator[tuple[Watched, Any, dict[str, Any]]]:
-    """Both online algorithms read buffer after buffer; batch has its subset in one array."""
+) -> Iterator[tuple[ondes.OnlineNMF, Any, dict[str, Any]]]:
+    """The online algorithms read one buffer after the other; batch has its subset in one array."""
     buffers = np.array_split(train, -(-len(train) // settings.buffer))
     common: dict[str, Any] = {"random_state": seed, "n_jobs": 1, "n_passes": ENDLESS}
     shared = common | {"init": first_dictionary(buffers[0], settings.n_components, seed)}
     names: dict[str, Any] = {"n_frames": len(train)}
-    yield Watched(settings.n_components, **common), buffers, names | {"algorithm": "default"}
+    model = ondes.OnlineNMF(settings.n_components, **common)
+    yield model, buffers, names | {"algorithm": "default"}
     for beta, r in settings.online:
         forgetting = ondes.PerPass(r, n_frames=len(train))
-        model = Watched.paper(
+        model = ondes.OnlineNMF.paper(
             settings.n_components, batch_size=beta, forgetting=forgetting, **shared
         )
         yield model, buffers, names | {"algorithm": "online", "beta": beta, "r": r}
     for size in settings.subsets:
         subset = train[:size]
-        model = Watched.batch(settings.n_components, **shared)
+        model = ondes.OnlineNMF.batch(settings.n_components, **shared)
         yield model, subset, {"algorithm": "batch", "n_frames": len(subset)}
 
 
 class Comparison:
-    """The results, as questions that the figure and the claims ask."""
+    """The results, as the figure and the claims need them."""
 
     def __init__(self, results: dict[str, Any]) -> None:
         self.n_train: int = results["n_train"]
@@ -126,7 +126,7 @@ class Comparison:
         return min(ends, key=lambda size: ends[size])
 
     def times_faster(self, runs: Sequence[Run], n_frames: int) -> float:
-        """How much sooner `runs` are at the level of batch on a subset of `n_frames`."""
+        """How much sooner `runs` reach the level of batch on a subset of `n_frames`."""
         return times_faster(self.batches[n_frames], runs)
 
 
@@ -178,8 +178,8 @@ def section(results: dict[str, Any]) -> str:
 {results["n_train"]:,} frames of {results["n_tracks"]} tracks in random order to learn from; held \
 out are {results["n_held_out"]:,} random frames of {results["n_other_tracks"]} other tracks. Fresh \
 restarts with 100 steps: nothing is stored, frames come in buffers of {settings["buffer"]:,} and \
-are permuted inside each. Batch keeps its activations and works on a subset; the whole set fits \
-into memory today, so it is there too. {conditions(settings, results["machine"])}
+are permuted within each. Batch keeps its activations and learns from a subset; the whole set fits \
+into memory today, so it is included. {conditions(settings, results["machine"])}
 
 ![Held-out divergence against seconds of learning](figures/{NAME}.png)
 

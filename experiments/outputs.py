@@ -1,4 +1,4 @@
-"""Where results go, what is said about the machine, and the options of every figure's script."""
+"""Where results are written, how the machine is described, and the options of every script."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Outputs:
     def write(self, name: str, results: dict[str, Any]) -> Path:
         self.results.mkdir(parents=True, exist_ok=True)
         path = self.results / f"{name}.json"
-        # A line a run: short enough to keep, and a change of one run shows as one line.
+        # One line per run: short enough to keep, and a change of one run is a change of one line.
         parts = {key: json.dumps(value, allow_nan=False) for key, value in results.items()}
         if "runs" in results:
             runs = [json.dumps(run, allow_nan=False) for run in results["runs"]]
@@ -56,12 +56,12 @@ def parse_options(description: str | None) -> argparse.Namespace:
         "--audio", type=Path, default=Path("audio"), help="where fetch_audio.sh put the recordings"
     )
     parser.add_argument("--quick", action="store_true", help="a short run into out/quick")
-    parser.add_argument("--seeds", type=int, help="how many seeds, instead of the script's own")
+    parser.add_argument("--seeds", type=int, help="number of seeds, instead of the script's own")
     return parser.parse_args()
 
 
 def facts() -> dict[str, Any]:
-    """The machine and the day; one thread is used, whatever there is."""
+    """The machine and the day; one thread is used on any machine."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "cpu": _cpu_name(),
@@ -73,12 +73,12 @@ def facts() -> dict[str, Any]:
 
 
 def conditions(settings: dict[str, Any], machine: dict[str, Any]) -> str:
-    """What the paper leaves unsaid, in one sentence for the page."""
+    """What the paper does not state, in one sentence for the page."""
     frontend = settings["frontend"]
     n_seeds = len(settings["seeds"])
     return (
         f"K = {settings['n_components']}, {frontend['sr']} Hz, window {frontend['n_fft']}, hop "
-        f"{frontend['n_fft'] // 2}; frames {-frontend['silence']:g} dB below the loudest of "
+        f"{frontend['n_fft'] // 2}; frames {frontend['top_db']:g} dB below the loudest of "
         f"the recording are dropped as silent. {n_seeds} {'seed' if n_seeds == 1 else 'seeds'}, "
         f"{settings['seconds']:g} processor seconds of learning for each run, scoring not counted; "
         f"backend {machine['backend']}, float32, one thread, "

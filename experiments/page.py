@@ -2,10 +2,10 @@
 
     python experiments/page.py [--quick]
 
-Each section is a script with a function `section(results)`, its text, and a JSON of the same name
-under `results` beside it; where there is no JSON it is left out. It may also have
-`summary(results)`: a sentence for the paragraph on top. With --quick all comes from out/quick and
-goes there.
+Each section is a script with a function `section(results)`, its text, and a JSON file of the same
+name under `results` beside it; without that file it is left out. It may also have
+`summary(results)`: a sentence for the first paragraph. With --quick everything is read from and
+written to out/quick.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ OTHERS = (
     *("benchmarks/gpu_page.py", "benchmarks/cluster.py"),
 )
 HOW_TO_READ = """\
-Divergence is Itakura-Saito, per bin, at converged activations, on frames that nobody learned \
+Divergence is Itakura-Saito, per bin, at converged activations, on frames that were not learned \
 from: lower is better. The paper is Lefèvre, Bach and Févotte (2011), “the default” is \
-`OnlineISNMF()` as it comes. This page is written by `experiments/page.py` from measurements, \
-which `make paper` and `make race` take anew."""
+`OnlineNMF()` with its default parameters. This page is written by `experiments/page.py` from \
+measurements, which `make paper` and `make race` repeat."""
 
 
 def measured(
     scripts: tuple[str, ...], quick: Path | None = None
 ) -> list[tuple[ModuleType, dict[str, Any]]]:
-    """The modules whose JSON is there, each with what it holds; `quick` is where else to look."""
+    """The modules that have a JSON file, each with its content; `quick` is another folder."""
     found = []
     for script in (ROOT / script for script in scripts):
-        name = script.stem.removesuffix("_page")  # of a script that needs a card to run
+        name = script.stem.removesuffix("_page")  # of a script that needs a GPU to run
         results = (quick or script.parent / "results") / f"{name}.json"
         if results.exists():
             sys.path.insert(0, str(script.parent))

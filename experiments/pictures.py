@@ -43,7 +43,7 @@ def default_line(runs: Sequence[Run]) -> Line:
 
 
 def shaded_lines(labelled: Sequence[tuple[str, Sequence[Run]]], **style: Any) -> list[Line]:
-    """One shade a line, from dark to light, for series that have an order."""
+    """One shade per line, from dark to light, for series that have an order."""
     shades = SHADES(np.linspace(0, 0.9, max(len(labelled), 2)))
     return [
         Line(label, runs, {"color": tuple(shade), "linewidth": 1.4} | style)
@@ -78,7 +78,7 @@ def _drawable(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Column:
-    """One comparison; `log` makes room for curves that fall apart."""
+    """One comparison; `log` makes room for curves that diverge."""
 
     name: str
     lines: Sequence[Line]
@@ -86,7 +86,7 @@ class Column:
 
 
 def draw_curves(title: str, columns: Sequence[Column], range_of: Sequence[Run], path: Path) -> Path:
-    """One column a comparison; above the median with its range, below the best seed."""
+    """One column per comparison; above the median with its range, below the best seed."""
     alone = len(columns) == 1  # then side by side
     shape, size = ((1, 2), (11.5, 4.8)) if alone else ((2, len(columns)), (13, 7.4))
     figure = Figure(figsize=size, layout="constrained", dpi=DPI)

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ondes.signal.audio import open_blocks, probe
-from ondes.signal.batches import Batches
-from ondes.signal.frame_buffer import FrameBuffer
-from ondes.signal.segment_reader import SpanReader
-from ondes.signal.segments import FrameSettings
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.batches import frame_batches
+from ondes.signal.frame_reader import FrameBuffer
+from ondes.signal.recordings import probe, read
+from ondes.signal.segment_reader import RecordingReader
+from ondes.signal.silence import is_active, loudest_of
 from ondes.signal.stft import Stft
 
 WESNOTH = "usr/share/games/wesnoth/1.16/data/core/music"
@@ -27,7 +28,7 @@ HELD_OUT_MUSIC = (
     *("casualties_of_war", "journeys_end", "loyalists", "return_to_wesnoth", "suspense"),
     *("transience", "weight_of_revenge"),
 )
-LEFT_OUT_MUSIC = ("frantic-old", "silence")  # a twin of another track, and silence
+LEFT_OUT_MUSIC = ("frantic-old", "silence")  # a copy of another track, and silence
 SHORTEST_TRACK_S = 30
 FIRST_HELD_OUT_SENTENCE = "ru_0757"
 EXCERPT = "weight_of_revenge"  # the paper's 30 seconds and 4 minutes
@@ -35,15 +36,19 @@ EXCERPT = "weight_of_revenge"  # the paper's 30 seconds and 4 minutes
 
 @dataclass(frozen=True)
 class Frontend:
-    """How samples become frames. The paper says 512 and 256; about 11 kHz fits its counts."""
+    """How recordings become frames. The paper says 512 and 256; about 11 kHz fits its counts."""
 
     sr: int = 11025
     n_fft: int = 512
-    silence: float = -60.0  # decibels below the loudest frame of the recording
+    top_db: float = 60.0  # frames so far below the loudest of their recording are silent
 
     @property
     def stft(self) -> Stft:
         return Stft(self.n_fft)
+
+    @property
+    def audio(self) -> AudioSettings:
+        return AudioSettings(self.sr, self.stft, self.top_db)
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class Recordings:
         if not (self.root / WESNOTH).is_dir():
             raise SystemExit(
                 f"There are no recordings under {self.root}: run experiments/fetch_audio.sh, or "
-                "say AUDIO=folder where the packages are unpacked."
+                "give AUDIO=folder, where the packages are unpacked."
             )
 
     def music(self, held_out: bool) -> list[Path]:
@@ -78,7 +83,7 @@ class Recordings:
         return sorted(path.parent for path in (self.root / SECTOID).glob("*/guitar.ogg"))
 
     def hours(self) -> list[Path]:
-        """All music there is."""
+        """All the music."""
         found = [path for part in HOURS for path in (self.root / part).rglob("*")]
         return sorted(path for path in found if path.suffix in {".ogg", ".opus"})
 
@@ -91,26 +96,24 @@ def shuffled_frames(
     paths: list[Path], frontend: Frontend, n_frames: int | None = None, seed: int = 0
 ) -> np.ndarray:
     """Frames of all recordings in one random order, float32; the first `n_frames` of them."""
-    batches = Batches(paths, frontend.stft, frontend.sr, 1000, silence=frontend.silence)
-    frames = np.concatenate(list(batches))
+    frames = np.concatenate(list(frame_batches(paths, frontend.audio, 1000)))
     return frames[np.random.default_rng(seed).permutation(len(frames))[:n_frames]]
 
 
 def frames_between(path: Path, start_s: float, end_s: float, frontend: Frontend) -> np.ndarray:
-    """Frames of one recording from second to second, in their order, silent ones left out."""
+    """Frames of one recording between two times, in their order, silent ones left out."""
     first, end = (
         round(second * frontend.sr / frontend.stft.hop_length) for second in (start_s, end_s)
     )
-    reader = SpanReader(path, FrameSettings(frontend.stft, frontend.sr), first)
-    buffer = FrameBuffer(frontend.stft, end - first)
-    frames = buffer.add(reader.take(end - first))
+    reader = RecordingReader(path, frontend.audio, first=first)
+    frames = FrameBuffer(frontend.stft, end - first).add(reader.take(end - first))
     reader.close()
-    energy = frames.sum(axis=1)
-    return frames[energy > 10 ** (frontend.silence / 10) * energy.max()]
+    energies = frames.sum(axis=1)
+    return frames[is_active(energies, 0, loudest_of(energies, 0), frontend.top_db)]
 
 
 def samples(path: Path, sr: int, seconds: float | None = None) -> np.ndarray:
-    """A recording as one array, its channels mixed."""
-    with open_blocks(path, sr=sr) as blocks:
-        whole = np.concatenate(list(blocks))
+    """A recording as one array of shape (n,), the mean of its channels."""
+    whole, _ = read(path, sr)
+    whole = whole.mean(axis=1) if whole.ndim == 2 else whole
     return whole if seconds is None else whole[: round(seconds * sr)]

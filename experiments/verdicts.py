@@ -96,7 +96,7 @@ def best_beta_lies_between(grid: Grid) -> tuple[str, str]:
 
 def small_beta_costs(grid: Grid) -> tuple[str, str]:
     cells = {beta: grid.cell(beta, PAPER_R) for beta in grid.betas}
-    cost = {beta: np.median([run.seconds_a_pass for run in runs]) for beta, runs in cells.items()}
+    cost = {beta: np.median([run.seconds_per_pass for run in runs]) for beta, runs in cells.items()}
     ratio = cost[min(grid.betas)] / cost[grid.n_train]
     listed = ", ".join(
         f"β = {grid.beta_name(beta)} {plain(1e3 * seconds)} ms" for beta, seconds in cost.items()
@@ -219,7 +219,7 @@ def constant_cost(large: Comparison) -> tuple[str, str]:
     early, late = middle - seconds[0], seconds[-1] - middle
     verdict = HOLDS if 0.8 < late / early < 1.25 else FAILS
     return verdict, (
-        f"{2e6 * early / visited[-1]:.0f} µs a frame in the first half of the run, "
+        f"{2e6 * early / visited[-1]:.0f} µs per frame in the first half of the run, "
         f"{2e6 * late / visited[-1]:.0f} in the second"
     )
 

@@ -1,9 +1,9 @@
-"""What each step from the paper's algorithm to the default brings, on recordings of your own.
+"""What each step from the paper's algorithm to the default gains, on recordings of your own.
 
     python experiments/why_the_default.py MUSIC_FOLDER
 
 Every fifth recording is held out. Writes experiments/results/why_the_default.json, and the table in
-docs/algorithm.md from it (`--table-only` does just that).
+docs/algorithm.md from it (`--table-only` does only that).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 
 import ondes
-from ondes.signal.audio import find_recordings
-from ondes.signal.batches import Batches
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.batches import frame_batches
+from ondes.signal.recordings import find_recordings
 from ondes.signal.stft import Stft
 
 HERE = Path(__file__).parent
@@ -38,7 +39,7 @@ class Settings:
     n_jobs: int = 1
 
 
-def variants(settings: Settings) -> dict[str, ondes.OnlineISNMF]:
+def variants(settings: Settings) -> dict[str, ondes.OnlineNMF]:
     """From the paper's algorithm to the default, one change at a time."""
     growing = ondes.GrowingMemory()
     fixed = {"n_components": settings.n_components, "n_jobs": settings.n_jobs}
@@ -46,25 +47,21 @@ def variants(settings: Settings) -> dict[str, ondes.OnlineISNMF]:
     no_memory_rule = {"forgetting": ondes.PerPass(0.7, n_frames=n_stream)}
     plain = ondes.Solver(max_steps=10, momentum=())
     return {
-        "the paper: r = 0.7, β = 1000, 100 steps": ondes.OnlineISNMF.paper(
-            **fixed | no_memory_rule
-        ),
-        "… with β = 100": ondes.OnlineISNMF.paper(**fixed | no_memory_rule, batch_size=100),
-        "… and growing memory": ondes.OnlineISNMF.paper(
-            **fixed, batch_size=100, forgetting=growing
-        ),
-        "… and exponents 1 and 0.9, 10 steps": ondes.OnlineISNMF(
+        "the paper: r = 0.7, β = 1000, 100 steps": ondes.OnlineNMF.paper(**fixed | no_memory_rule),
+        "… with β = 100": ondes.OnlineNMF.paper(**fixed | no_memory_rule, batch_size=100),
+        "… and growing memory": ondes.OnlineNMF.paper(**fixed, batch_size=100, forgetting=growing),
+        "… and exponents 1 and 0.9, 10 steps": ondes.OnlineNMF(
             **fixed, init="random", solver=plain
         ),
-        "… and extrapolation": ondes.OnlineISNMF(**fixed, init="random"),
-        "… and k-means++: the default": ondes.OnlineISNMF(**fixed),
+        "… and extrapolation": ondes.OnlineNMF(**fixed, init="random"),
+        "… and k-means++: the default": ondes.OnlineNMF(**fixed),
     }
 
 
 def frames_of(paths: list[Path], n_frames: int, settings: Settings, seed: int) -> np.ndarray:
-    batches = Batches(paths, Stft(settings.n_fft), settings.sr, 1000, seed=seed, n_open=32)
+    audio = AudioSettings(settings.sr, Stft(settings.n_fft))
     collected: list[np.ndarray] = []
-    for batch in batches:
+    for batch in frame_batches(paths, audio, 1000, random_state=seed, n_open=32):
         collected.append(batch)
         if sum(map(len, collected)) >= n_frames:
             break
@@ -83,11 +80,7 @@ def race(folder: Path, settings: Settings) -> dict[str, object]:
             seen, seconds = 0, 0.0
             for mark in settings.marks:
                 start = time.perf_counter()
-                if seen == 0:
-                    # Each seeds from the same first frames, then learns from them.
-                    model.partial_fit(train[:mark])
-                else:
-                    model.partial_fit(train[seen:mark])
+                model.partial_fit(train[seen:mark])
                 seconds += time.perf_counter() - start
                 seen = mark
                 rows.setdefault(name, []).append(

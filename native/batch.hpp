@@ -69,9 +69,9 @@ template <class T> class PackedModel {
     Array<T> rows_, columns_, even_inverse_;
 };
 
-// Statistics of a batch, to be added to: n_components × n_bins, and `pull` n_components.
+// Sums over a batch, to be added to: (n_components, n_bins) twice, (n_components) and (1).
 struct Totals {
-    double *weighted, *inverse, *pull, *divergence;
+    double *weighted, *inverse, *penalty_gradient, *divergence;
 };
 
 // Small batches are cut finely, to keep all threads busy; in large ones a tile that refills its
@@ -89,7 +89,7 @@ void add_in_turn(const Problem<T>& p, const ChunkSums<T>& sums, const Totals& to
             totals.weighted[k * p.n_bins + bin] += double(weighted[bin]);
             totals.inverse[k * p.n_bins + bin] += double(inverse[bin]);
         }
-        totals.pull[k] += sums.pull[k];
+        totals.penalty_gradient[k] += sums.penalty_gradient[k];
     }
     *totals.divergence += sums.divergence;
 }
@@ -105,7 +105,7 @@ void solve_batch(const Kernel<T>& kernel, const Problem<T>& problem, const Frame
     const std::size_t n_workspace = kernel.workspace_size(problem);
     const std::size_t n_sums = totals ? problem.n_components * problem.row_stride : 0;
     Array<T> workspaces(n_threads * (n_workspace + 2 * n_sums));
-    Array<double> pulls(n_threads * problem.n_components);
+    Array<double> gradients(n_threads * problem.n_components);
 
     std::atomic<std::size_t> next{0};
     std::size_t turn = 0;
@@ -114,7 +114,7 @@ void solve_batch(const Kernel<T>& kernel, const Problem<T>& problem, const Frame
     ThreadPool::instance().run(n_threads, [&](std::size_t thread) {
         T* const workspace = workspaces.get() + thread * (n_workspace + 2 * n_sums);
         T* const weighted = workspace + n_workspace;
-        double* const pull = pulls.get() + thread * problem.n_components;
+        double* const penalty_gradient = gradients.get() + thread * problem.n_components;
         for (std::size_t chunk; (chunk = next++) < n_chunks;) {
             const std::size_t first = chunk * length, last = std::min(first + length, n_frames);
             if (!totals) {
@@ -122,8 +122,8 @@ void solve_batch(const Kernel<T>& kernel, const Problem<T>& problem, const Frame
                 continue;
             }
             std::fill_n(weighted, 2 * n_sums, T(0));
-            std::fill_n(pull, problem.n_components, 0.0);
-            ChunkSums<T> sums{weighted, weighted + n_sums, pull, 0.0};
+            std::fill_n(penalty_gradient, problem.n_components, 0.0);
+            ChunkSums<T> sums{weighted, weighted + n_sums, penalty_gradient, 0.0};
             kernel.summarise(problem, frames, first, last, workspace, sums);
             std::unique_lock lock(mutex);
             turned.wait(lock, [&] { return turn == chunk; });

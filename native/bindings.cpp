@@ -1,4 +1,4 @@
-// Python's door to the kernel: shapes and types are checked here, the GIL is let go.
+// The kernel's Python module: checks shapes and types, and releases the GIL.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -38,7 +38,8 @@ void solve(const std::string& isa, In<T, 2> values, In<double, 2> dictionary, do
            const std::vector<T>& momentum, double tol, const std::string& penalty,
            double strength, double offset, In<std::int32_t, 1> groups,
            Maybe<Out<double, 2>> weighted, Maybe<Out<double, 2>> inverse,
-           Maybe<Out<double, 1>> pull, Maybe<Out<double, 1>> divergence, size_t n_threads) {
+           Maybe<Out<double, 1>> penalty_gradient, Maybe<Out<double, 1>> divergence,
+           size_t n_threads) {
     const size_t n = values.shape(0), n_bins = values.shape(1), k = dictionary.shape(0);
     const auto is = [](const auto& array, size_t rows, size_t columns) {
         return array.shape(0) == rows && array.shape(1) == columns;
@@ -53,10 +54,10 @@ void solve(const std::string& isa, In<T, 2> values, In<double, 2> dictionary, do
             "background must be (n_bins), its activation (n_frames)");
     require(groups.shape(0) == k, "groups must be (n_components)");
     const bool summing = weighted.has_value();
-    require(inverse.has_value() == summing && pull.has_value() == summing &&
+    require(inverse.has_value() == summing && penalty_gradient.has_value() == summing &&
                 divergence.has_value() == summing &&
                 (!summing || (is(*weighted, k, n_bins) && is(*inverse, k, n_bins) &&
-                              pull->shape(0) == k && divergence->shape(0) == 1)),
+                              penalty_gradient->shape(0) == k && divergence->shape(0) == 1)),
             "sums must be (n_components, n_bins), twice, (n_components) and (1)");
 
     size_t n_groups = 0;
@@ -90,8 +91,8 @@ void solve(const std::string& isa, In<T, 2> values, In<double, 2> dictionary, do
     problem.n_groups = n_groups;
     const Frames<T> frames{values.data(), data_or_null(background_activation),
                            data_or_null(start), activations.data()};
-    const Totals totals{data_or_null(weighted), data_or_null(inverse), data_or_null(pull),
-                        data_or_null(divergence)};
+    const Totals totals{data_or_null(weighted), data_or_null(inverse),
+                        data_or_null(penalty_gradient), data_or_null(divergence)};
     solve_batch(kernel, problem, frames, n, n_threads, summing ? &totals : nullptr);
 }
 
@@ -103,7 +104,7 @@ template <class T> void define_solve(nb::module_& module) {
                "background_activation"_a.noconvert().none(), "max_steps"_a, "exponent"_a,
                "momentum"_a, "tol"_a, "penalty"_a, "strength"_a, "offset"_a,
                "groups"_a.noconvert(), "weighted"_a.noconvert().none(),
-               "inverse"_a.noconvert().none(), "pull"_a.noconvert().none(),
+               "inverse"_a.noconvert().none(), "penalty_gradient"_a.noconvert().none(),
                "divergence"_a.noconvert().none(), "n_threads"_a);
 }
 

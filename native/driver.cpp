@@ -17,7 +17,7 @@ template <class T> struct Answer {
     std::vector<T> activations = std::vector<T>(N_FRAMES * N_COMPONENTS);
     std::vector<double> weighted = std::vector<double>(N_COMPONENTS * N_BINS);
     std::vector<double> inverse = weighted;
-    std::vector<double> pull = std::vector<double>(N_COMPONENTS);
+    std::vector<double> penalty_gradient = std::vector<double>(N_COMPONENTS);
     double divergence = 0;
 
     bool operator==(const Answer& other) const {
@@ -57,8 +57,8 @@ Answer<T> solve(const ondes::Kernel<T>& kernel, bool plain, size_t n_threads) {
 
     Answer<T> answer;
     const ondes::Frames<T> frames{values.data(), nullptr, nullptr, answer.activations.data()};
-    const ondes::Totals totals{answer.weighted.data(), answer.inverse.data(), answer.pull.data(),
-                               &answer.divergence};
+    const ondes::Totals totals{answer.weighted.data(), answer.inverse.data(),
+                               answer.penalty_gradient.data(), &answer.divergence};
     ondes::solve_batch(kernel, problem, frames, N_FRAMES, n_threads, &totals);
     return answer;
 }

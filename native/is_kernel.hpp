@@ -69,7 +69,7 @@ template <class T> class Tile {
                 with_vectors(vectors < VECTORS ? vectors : VECTORS,
                              [&](auto v) { accumulate_panel<v>(bin, n, sums); });
             }
-            if (p.penalty != Penalty::none) accumulate_pull(n, sums);
+            if (p.penalty != Penalty::none) accumulate_penalty_gradient(n, sums);
         }
     }
 
@@ -380,11 +380,11 @@ template <class T> class Tile {
         }
     }
 
-    void accumulate_pull(size_t n, ChunkSums<T>& sums) {
+    void accumulate_penalty_gradient(size_t n, ChunkSums<T>& sums) {
         penalise<VECTORS>();
         for (size_t k = 0; k < p.n_components; ++k)
             for (size_t i = 0; i < n; ++i)
-                sums.pull[k] += double(slopes[p.groups[k] * N + i] * point[k * N + i]);
+                sums.penalty_gradient[k] += double(slopes[p.groups[k] * N + i] * point[k * N + i]);
     }
 };
 

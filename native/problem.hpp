@@ -38,9 +38,9 @@ template <class T> struct Frames {
 
 // Sums over the frames of one chunk.
 template <class T> struct ChunkSums {
-    T* weighted;      // (n_components, row_stride): Σ h · v / y²
-    T* inverse;       // (n_components, row_stride): Σ h / y
-    double* pull;     // (n_components): Σ h · slope of the penalty
+    T* weighted;               // (n_components, row_stride): Σ h · v / y²
+    T* inverse;                // (n_components, row_stride): Σ h / y
+    double* penalty_gradient;  // (n_components): Σ h · slope of the penalty
     double divergence;
 };
 

@@ -1,4 +1,4 @@
-"""What many tests share: the backends to run over, spectrograms of a known model, problems."""
+"""What many tests share: backends, spectrograms of a known model, problems for a backend."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.util
 import os
 from dataclasses import dataclass, replace
 
-os.environ.setdefault("SCIPY_ARRAY_API", "1")  # else scikit-learn skips one of its checks
+os.environ.setdefault("SCIPY_ARRAY_API", "1")  # or scikit-learn skips one of its checks
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ class Case:
     start: np.ndarray | None
 
     def objective(self, activations):
-        """Divergence and penalty per bin, one float64 value a frame."""
+        """Divergence and penalty per bin, one float64 value per frame."""
         activations = activations.astype(np.float64)
         fit = reference.divergences(self.in_float64, activations, self.problem)
         total = fit + reference.penalty_value(activations, self.problem)
@@ -105,7 +105,7 @@ def make_case(
     frames = level_frames(spectra.astype(dtype), background)
     solver = solver or Solver()
     problem = Problem(dictionary, floor, solver, background=background, **options)
-    return Case(frames, problem, None if start is None else start[frames.sounding])
+    return Case(frames, problem, None if start is None else start[frames.active])
 
 
 def solvers(max_steps):

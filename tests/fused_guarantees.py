@@ -1,4 +1,4 @@
-"""What `test_fused.py` runs: on a card if there is one, else with TRITON_INTERPRET=1 in tiny."""
+"""What `test_fused.py` runs: on a GPU if there is one, else small, with TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from conftest import make_case, solvers
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from ondes.nmf.backends import fused, native, reference, tiles
+from ondes.nmf.backends import PRECISIONS, fused, native, reference, tiles
 from ondes.nmf.backends.tiles import Tile
 from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import Problem, Solver
+from ondes.nmf.statistics import Statistics
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-on_a_card = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter rounds no product")
+on_a_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter rounds no product")
 TILES = [Tile(16, 16, 2, 1), Tile(32, 32, 4, 1), Tile(64, 16, 4, 2, stages=2)]
 some = settings(  # no shrinking: each example takes the interpreter a while
     max_examples=30,
@@ -27,7 +28,7 @@ some = settings(  # no shrinking: each example takes the interpreter a while
 
 
 def solve(case, precision="ieee", tile=None, rows=slice(None)):
-    """The kernel's answers for some rows of a case, as arrays."""
+    """The kernel's results for some rows of a case, as arrays."""
     frames, problem = case.frames[rows], case.problem
     known = native._background(frames, problem)
     given = {
@@ -81,16 +82,16 @@ def test_every_option_is_as_in_the_reference(case, tile):
         case.objective(found), case.objective(expected), rtol=1e-5, atol=1e-5
     )
     own = reference._accumulate(case.in_float64, found.astype(float), case.problem)
-    a, b = case.problem.dictionary**2 * sums.weighted, sums.inverse + sums.pull[:, None]
-    np.testing.assert_allclose(a, own.numerator, rtol=1e-4)
-    np.testing.assert_allclose(b, own.denominator, rtol=1e-4)
+    statistics = Statistics.from_sums(case.problem.dictionary, **sums._asdict(), n_frames=0.0)
+    np.testing.assert_allclose(statistics.numerator, own.numerator, rtol=1e-4)
+    np.testing.assert_allclose(statistics.denominator, own.denominator, rtol=1e-4)
     noise = 1e-6 * case.frames.values.size
     np.testing.assert_allclose(sums.divergence, own.divergence, rtol=1e-5, atol=noise)
 
 
 @pytest.mark.parametrize("penalty", [None, GroupLog(2.0)])
 def test_a_long_solve_ends_where_the_reference_does(penalty):
-    solver = Solver(max_steps=25, momentum=(0.0, 0.9, 0.95, 0.99), tol=1e-3)  # bold: it restarts
+    solver = Solver(max_steps=25, momentum=(0.0, 0.9, 0.95, 0.99), tol=1e-3)  # large: it restarts
     groups = np.arange(20) // 2
     case = make_case(70, 33, 20, np.float32, solver=solver, penalty=penalty, groups=groups)
     expected = reference.encode(case.in_float64, case.problem)
@@ -98,9 +99,9 @@ def test_a_long_solve_ends_where_the_reference_does(penalty):
     np.testing.assert_allclose(case.objective(found), case.objective(expected), rtol=1e-4)
 
 
-def test_a_step_that_is_dropped_ends_no_solve():
+def test_a_dropped_step_does_not_end_the_solve():
     solver = Solver(max_steps=12, momentum=(0.0, 0.9, 0.95, 0.99), tol=0.1)
-    case = make_case(60, 17, 3, np.float32, seed=3, solver=solver)  # one frame would end so
+    case = make_case(60, 17, 3, np.float32, seed=3, solver=solver)  # one frame would end there
     expected = reference.encode(case.in_float64, case.problem)
     found, _ = solve(case, tile=TILES[1])
     np.testing.assert_allclose(case.objective(found), case.objective(expected), rtol=1e-4)
@@ -113,12 +114,12 @@ def test_no_frames_have_no_sums():
     assert all(np.all(each == 0) for each in sums)
 
 
-# ---- A frame is on its own, and a call repeats itself ----
+# ---- A frame depends on itself alone, and a call repeats bit for bit ----
 
 
-@pytest.mark.parametrize("precision", fused.PRECISIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("tol", [0.0, 3e-2])
-def test_neither_neighbours_nor_place_matter(precision, tol):
+def test_neither_neighbours_nor_position_matter(precision, tol):
     case = make_case(50, 33, 5, np.float32, solver=Solver(max_steps=6, tol=tol))
     tile = Tile(16, 16, 2, 1)
     together, _ = solve(case, precision, tile)
@@ -135,7 +136,7 @@ def test_a_call_repeats_bit_for_bit():
         np.testing.assert_array_equal(one, other)
 
 
-def test_what_is_given_stays_as_it_is():
+def test_inputs_are_not_written_to():
     case = make_case(20, 17, 3, np.float32, with_start=True, with_background=True)
     before = [each.copy() for each in (case.frames.values, case.problem.dictionary, case.start)]
     solve(case)
@@ -147,7 +148,7 @@ def test_what_is_given_stays_as_it_is():
 # ---- The edge ----
 
 
-def test_what_is_beyond_it_is_said():
+def test_what_is_unsupported_is_named():
     class Mine(L1):
         pass
 
@@ -161,9 +162,9 @@ def test_what_is_beyond_it_is_said():
     assert "1e-20" in fused.unsupported(replace(problem, floor=1e-20), torch.float32)
 
 
-def test_there_is_a_tile_for_everything():
+def test_there_is_a_tile_for_every_precision_and_size():
     for n_components in range(1, fused.MAX_COMPONENTS + 1):
-        for precision in fused.PRECISIONS:
+        for precision in PRECISIONS:
             for n_frames, n_bins in ((1, 1), (128, 257), (10**6, 257), (10**6, 4097)):
                 tile = tiles.choose(n_frames, n_bins, n_components, precision, 132)
                 assert tile.frames >= 16
@@ -171,30 +172,30 @@ def test_there_is_a_tile_for_everything():
                 assert tile.tail(n_bins) <= tile.bins
 
 
-# ---- The bounds that the module states, on a card ----
+# ---- The bounds that the module states, on a GPU ----
 
-BOUNDS = {  # activations of spectra and of extremes, their divergence, the divergence told
+BOUNDS = {  # activations of spectra and of extremes, their divergence, the divergence returned
     "ieee": ((1e-5, 1e-4), 1e-6, 1e-6),
     "tf32": ((1e-2, 5e-2), 1e-5, 1e-5),
     "bf16": ((1e-1, 5e-1), 1e-4, 1e-4),
 }
 
 
-@on_a_card
-@pytest.mark.parametrize("precision", fused.PRECISIONS)
+@on_a_gpu
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("extreme", [False, True])
 @pytest.mark.parametrize("n_frames", [300, 10_000])
 @pytest.mark.parametrize(("n_bins", "n_components"), [(257, 8), (513, 32), (200, 50), (64, 256)])
-def test_each_precision_is_as_near_as_it_says(precision, extreme, n_frames, n_bins, n_components):
+def test_each_precision_keeps_its_bounds(precision, extreme, n_frames, n_bins, n_components):
     case = make_case(
         n_frames, n_bins, n_components, np.float32, extreme=extreme, floor=1e-12, seed=n_bins
     )
     expected = reference.encode(case.in_float64, case.problem)
     found, sums = solve(case, precision)
-    activations, divergence, told = BOUNDS[precision]
+    activations, divergence, returned = BOUNDS[precision]
     largest = expected.max(axis=1, keepdims=True)
     furthest = np.max(np.abs(found - expected) / largest, axis=1)
     assert np.quantile(furthest, 0.999) < activations[extreme]
     own, best = case.objective(found).sum(), case.objective(expected).sum()
     assert own / best == pytest.approx(1, abs=divergence)
-    assert sums.divergence / (own * n_bins) == pytest.approx(1, abs=told)
+    assert sums.divergence / (own * n_bins) == pytest.approx(1, abs=returned)

@@ -1,4 +1,4 @@
-"""A checkpoint gives back exactly what was kept, or one sentence."""
+"""Reading a checkpoint gives exactly what was written, or an error of one sentence."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ondes
-from ondes import archive, checkpoint
-from ondes.archive import ModelFileError
-from ondes.checkpoint import Checkpoint
-from ondes.model_file import CLASSES, AudioSettings, Provenance, load, save
-from ondes.signal.batches import Batches
+from ondes import AudioSettings, Dictionary, FileError, Stft, archive
+from ondes.history import TrainingHistory
+from ondes.model_file import CLASSES, SavedModel
+from ondes.signal.schedule import Position, Schedule
 from ondes.signal.segments import Recording
-from ondes.signal.stft import Stft
+from ondes.training import checkpoint
+from ondes.training.checkpoint import Checkpoint
 
 N_BINS = 17
 CURVE = np.array([[50.0, 0.1 + 0.2], [120.0, 1 / 3]])
 
 
-def of_sound(**settings):
+def learned(hop_length=8, **settings):
+    """A small model of recordings."""
     parameters = {"n_components": 3, "random_state": 0, "backend": "reference", **settings}
-    model = ondes.OnlineISNMF(**parameters).partial_fit(spectrogram(120, N_BINS, 3, seed=5))
-    model.audio_ = AudioSettings(8000, Stft(2 * (N_BINS - 1), 8, "sine"), None)
-    model.provenance_ = Provenance(CURVE, ("a b.wav", "d\n.wav"), 2, 1, 120, 4.5, 1 / 3)
-    return model
+    estimator = ondes.OnlineNMF(**parameters).partial_fit(spectrogram(120, N_BINS, 3, seed=5))
+    audio = AudioSettings(8000, Stft(2 * (N_BINS - 1), hop_length, "sine"), None)
+    history = TrainingHistory(CURVE, ("a b.wav", "d\n.wav"), 2, 1, 120, 4.5, 1 / 3)
+    return SavedModel(estimator, audio, history)
 
 
-MODEL = of_sound()
-RUN = {"passes": 2, "seed": 0, "raw": (44100, 2, "s16le")}
+MODEL = learned()
+RUN = {"n_passes": 2, "random_state": 0, "raw": (44100, 2, "s16le")}
 POSITION = {"recordings": [["a.wav", 8000, 96000], ["b", 0, None]], "loudest": [[0, 1 / 3]]}
 
 
@@ -42,7 +43,7 @@ def kept(model=MODEL, position=POSITION, settings=RUN, **others):
     return Checkpoint(model, position, settings, **others)
 
 
-# ---- There and back ----
+# ---- written and read ----
 
 words = st.text(max_size=8) | st.just("ä\n\0\udcff")
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -64,53 +65,58 @@ def test_all_of_a_run_comes_back_exactly(
     tmp_path_factory, position, settings, failures, has_before
 ):
     path = tmp_path_factory.mktemp("kept") / "c"
-    before = Provenance(CURVE[:1], ("c.wav",), 1, 0, 50, 1.5, 0.25) if has_before else None
+    before = TrainingHistory(CURVE[:1], ("c.wav",), 1, 0, 50, 1.5, 0.25) if has_before else None
     checkpoint.write(path, kept(MODEL, position, settings, failures=failures, before=before))
     again = checkpoint.read(path)
     assert (again.position, again.settings) == (position, settings)
     assert list(again.failures.items()) == list(failures.items())
     assert (again.before is None) == (before is None)
-    for one, other in ((before, again.before), (MODEL.provenance_, again.model.provenance_)):
+    for one, other in ((before, again.before), (MODEL.history, again.model.history)):
         if one is not None:
-            told = [dict(vars(each), learning_curve=None) for each in (one, other)]
-            assert told[0] == told[1]
+            facts = [dict(vars(each), learning_curve=None) for each in (one, other)]
+            assert facts[0] == facts[1]
             assert one.learning_curve.tobytes() == other.learning_curve.tobytes()
 
 
-def test_a_checkpoint_is_a_model_that_goes_on_bit_for_bit(tmp_path):
-    model = of_sound()
+def test_a_checkpoint_is_a_model_that_continues_bit_for_bit(tmp_path):
+    model = learned()
     checkpoint.write(tmp_path / "c", kept(model))
     more = spectrogram(110, N_BINS, 3, seed=6)
-    model.partial_fit(more)
-    for again in (load(tmp_path / "c"), checkpoint.read(tmp_path / "c").model):
-        again.partial_fit(more)
-        assert again.components_.tobytes() == model.components_.tobytes()
-        assert again.statistics_.numerator.tobytes() == model.statistics_.numerator.tobytes()
+    expected = model.estimator.partial_fit(more)
+    for again in (ondes.load(tmp_path / "c"), checkpoint.read(tmp_path / "c").model):
+        found = again.estimator.partial_fit(more)
+        assert found.components_.tobytes() == expected.components_.tobytes()
+        assert found.statistics_.numerator.tobytes() == expected.statistics_.numerator.tobytes()
 
 
 def test_the_position_in_very_many_recordings_is_kept(tmp_path):
-    batches = Batches([], Stft(), 8000)
-    batches.recordings = [Recording(f"{n}.wav", 8000, 16000, 63, mark="0") for n in range(300_000)]
-    loudest = np.random.default_rng(0).exponential(size=300_000).astype(np.float32)
-    state = batches.state() | {"loudest": [[n, float(each)] for n, each in enumerate(loudest)]}
-    checkpoint.write(tmp_path / "c", kept(position=state))
+    n = 300_000
+    recordings = [Recording(f"{each}.wav", 8000, 16000, 63, True, mark="0") for each in range(n)]
+    audio = AudioSettings(8000, Stft())
+    schedule, later = (
+        Schedule(recordings, audio, batch_size=100, round_size=1000) for _ in range(2)
+    )
+    energies = np.random.default_rng(0).exponential(size=n).astype(np.float32).tolist()
+    schedule.advance(Position(0, 3, n_read=3000, n_given=2, loudest=dict(enumerate(energies))))
+    checkpoint.write(tmp_path / "c", kept(position=schedule.state()))
+    assert (tmp_path / "c").stat().st_size < 100 * n
     position = checkpoint.read(tmp_path / "c").position
-    assert position == state
-    batches.restore(position)
-    batches.recordings[77_777] = Recording("77777.wav", 8000, 16001, 63, mark="0")
-    del batches._inventory
+    later.restore(position)
+    assert later.position == schedule.position
+    recordings[77_777] = Recording("77777.wav", 8000, 16001, 63, True, mark="0")
+    later = Schedule(recordings, audio, batch_size=100, round_size=1000)
     with pytest.raises(ValueError, match=r"^77777\.wav has 16001 samples .* had 16000"):
-        batches.restore(position)
+        later.restore(position)
 
 
 def test_the_last_one_is_replaced_and_nothing_else_is_left(tmp_path):
     for seed in range(3):
-        checkpoint.write(tmp_path / "c", kept(settings={"seed": seed}))
-    assert checkpoint.read(tmp_path / "c").settings == {"seed": 2}
+        checkpoint.write(tmp_path / "c", kept(settings={"random_state": seed}))
+    assert checkpoint.read(tmp_path / "c").settings == {"random_state": 2}
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
-# ---- What is no checkpoint ----
+# ---- what is not a checkpoint ----
 
 
 def test_every_flipped_byte_and_every_cut_is_found(tmp_path):
@@ -122,7 +128,7 @@ def test_every_flipped_byte_and_every_cut_is_found(tmp_path):
         itertools.islice(flipped, 0, None, 197), (whole[:n] for n in range(0, len(whole), 311))
     ):
         path.write_bytes(data)
-        with pytest.raises(ModelFileError) as refusal:
+        with pytest.raises(FileError) as refusal:
             checkpoint.read(path)
         assert refusal.value.reason in (archive.DAMAGED, "is not an ondes model")
 
@@ -155,19 +161,19 @@ def test_a_run_made_by_hand_is_refused(tmp_path, name, value):
     checkpoint.read(path)
     for change in (lambda run: run.update({name: value}), lambda run: run.pop(name)):
         forged(path, change)
-        with pytest.raises(ModelFileError, match=r"^.*c: holds no valid checkpoint: .*\.$"):
+        with pytest.raises(FileError, match=r"^.*c: is not a valid checkpoint: .*\.$"):
             checkpoint.read(path)
 
 
-def test_a_model_or_another_file_or_none_is_no_checkpoint(tmp_path):
-    save(MODEL, tmp_path / "model")
+def test_a_model_and_other_files_are_not_checkpoints(tmp_path):
+    Dictionary(*MODEL).save(tmp_path / "model")
     (tmp_path / "text").write_text("hello")
     for name, reason in {
-        "model": "is a model and no checkpoint; name another file",
+        "model": "is a model, not a checkpoint; name another file",
         "text": "is not an ondes model",
         "absent": "cannot be read (No such file or directory)",
     }.items():
-        with pytest.raises(ModelFileError) as refusal:
+        with pytest.raises(FileError) as refusal:
             checkpoint.read(tmp_path / name)
         assert refusal.value.reason == reason
 
@@ -180,7 +186,7 @@ def test_the_run_is_plain_json_in_a_plain_zip(tmp_path):
     assert tree["run"]["settings"] == {**RUN, "raw": list(RUN["raw"])}
 
 
-# ---- The same run ----
+# ---- the same run ----
 
 
 @pytest.mark.parametrize(
@@ -191,39 +197,33 @@ def test_the_run_is_plain_json_in_a_plain_zip(tmp_path):
     ],
 )
 @pytest.mark.parametrize(
-    "workers", [{}, {"backend": "auto", "n_jobs": 2, "verbose": 1, "random_state": 3}]
+    "compute",
+    [{}, {"backend": "auto", "n_jobs": 2, "verbose": 1, "random_state": 3, "callback": print}],
 )
-def test_a_run_is_the_same_whoever_does_the_work(tmp_path, settings, workers):
-    checkpoint.write(tmp_path / "c", kept(of_sound(**settings)))
+def test_a_run_is_the_same_whatever_computes_it(tmp_path, settings, compute):
+    checkpoint.write(tmp_path / "c", kept(learned(**settings)))
     again = checkpoint.read(tmp_path / "c")
-    checkpoint.check_same_run(tmp_path / "c", again, of_sound(**settings, **workers), RUN)
+    checkpoint.check_same_run(tmp_path / "c", again, learned(**settings, **compute), RUN)
 
 
 @pytest.mark.parametrize(
-    ("settings", "run", "said"),
+    ("settings", "run", "change"),
     [
         ({"batch_size": 99}, {}, "batch_size was 128 and is 99"),
         ({"penalty": ondes.L1(0.2)}, {}, "penalty was None and is L1(strength=0.2)"),
-        ({"init": np.ones((3, N_BINS))}, {}, "init is not what it was"),
-        ({}, {"passes": 3}, "passes was 2 and is 3"),
+        ({"init": np.ones((3, N_BINS))}, {}, "init has changed"),
+        ({"hop_length": 4}, {}, "hop_length was 8 and is 4"),
+        ({}, {"n_passes": 3}, "n_passes was 2 and is 3"),
         ({}, {"raw": None}, "raw was [44100, 2, 's16le'] and is None"),
         ({}, {"n_shards": 8}, "n_shards was None and is 8"),
     ],
 )
-def test_another_setting_is_named(tmp_path, settings, run, said):
+def test_another_setting_is_named(tmp_path, settings, run, change):
     checkpoint.write(tmp_path / "c", kept())
     again = checkpoint.read(tmp_path / "c")
-    with pytest.raises(ModelFileError) as refusal:
-        checkpoint.check_same_run(tmp_path / "c", again, of_sound(**settings), RUN | run)
+    with pytest.raises(FileError) as refusal:
+        checkpoint.check_same_run(tmp_path / "c", again, learned(**settings), RUN | run)
     assert refusal.value.reason == (
-        f"is of a run with another setting, {said}; give the same again, or delete the file to "
-        "begin anew"
+        f"belongs to a run with another setting, {change}; give the same again, or delete the "
+        "file to start over"
     )
-
-
-def test_other_sound_is_named(tmp_path):
-    checkpoint.write(tmp_path / "c", kept())
-    again, other = checkpoint.read(tmp_path / "c"), of_sound()
-    other.audio_ = AudioSettings(8000, Stft(2 * (N_BINS - 1), 4, "sine"), None)
-    with pytest.raises(ModelFileError, match="hop_length was 8 and is 4"):
-        checkpoint.check_same_run(tmp_path / "c", again, other, RUN)

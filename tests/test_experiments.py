@@ -1,4 +1,4 @@
-"""The machinery of the experiments: watched runs, verdicts, and the page; nothing is timed."""
+"""The code of the experiments: recorded runs, verdicts, and the page; nothing is timed."""
 
 from __future__ import annotations
 
@@ -25,27 +25,25 @@ import large
 import page
 import small
 import verdicts
-from curves import Run, Spread, Watched
+from curves import Run, Spread
 from outputs import Outputs
 from recordings import Recordings, frames_between
 
-AGES = 600.0  # seconds that no run here comes near
+LONG = 600.0  # seconds, more than any run here takes
 
 
-# ---- watched runs ----
+# ---- recorded runs ----
 
 
-def test_a_watched_fit_learns_the_same_bits_as_an_unwatched_one():
+def test_a_recorded_fit_learns_the_same_bits_as_a_plain_one():
     frames = spectrogram()
     settings = {"n_components": 4, "random_state": 0, "n_passes": 3, "batch_size": 50}
     warm = settings | {"restarts": "warm"}
-    for watched, plain in [
-        (Watched(**settings), ondes.OnlineISNMF(**settings)),
-        (Watched.paper(**warm), ondes.OnlineISNMF.paper(**warm)),
-    ]:
-        last = watched.watch(frames, AGES)[-1]
-        np.testing.assert_array_equal(last.dictionary, plain.fit(frames).components_)
-        assert last.n_frames == 3 * len(frames)
+    for model in (ondes.OnlineNMF(**settings), ondes.OnlineNMF.paper(**warm)):
+        first, *_, last = curves.watch(model, frames, LONG)
+        np.testing.assert_array_equal(first.dictionary, model.initialise(frames).components_)
+        np.testing.assert_array_equal(last.dictionary, model.fit(frames).components_)
+        assert (first.n_frames, last.n_frames) == (0, 3 * len(frames))
 
 
 def test_the_curve_of_all_frames_without_memory_is_that_of_batch():
@@ -56,11 +54,11 @@ def test_the_curve_of_all_frames_without_memory_is_that_of_batch():
         "n_passes": 8,
         "random_state": 0,
     }
-    batch = Watched.batch(**common)
-    online = Watched.paper(batch_size=len(frames), r=0.0, restarts="warm", **common)
+    batch = ondes.OnlineNMF.batch(**common)
+    online = ondes.OnlineNMF.paper(batch_size=len(frames), r=0.0, restarts="warm", **common)
     names = {"n_frames": len(frames), "seed": 1}
     batch, online = (
-        curves.record(model, frames, held_out, AGES, algorithm=name, **names)
+        curves.record(model, frames, held_out, LONG, algorithm=name, **names)
         for name, model in {"batch": batch, "online": online}.items()
     )
     first = dict(zip(batch.visited, batch.divergence, strict=True))
@@ -73,19 +71,20 @@ def test_the_curve_of_all_frames_without_memory_is_that_of_batch():
 
 def test_a_curve_holds_the_score_of_each_dictionary():
     frames, held_out = spectrogram(n_frames=300), spectrogram(n_frames=360)[300:]
-    model = Watched(3, random_state=0, n_passes=2)
-    recorded = curves.record(model, frames, held_out, AGES, algorithm="a", n_frames=300, seed=0)
-    unwatched = ondes.OnlineISNMF(3, random_state=0, n_passes=2)
-    assert recorded.curve[0] == pytest.approx(-unwatched.begin(frames).score(held_out), rel=1e-5)
-    assert recorded.end == pytest.approx(-unwatched.fit(frames).score(held_out), rel=1e-5)
+    model = ondes.OnlineNMF(3, random_state=0, n_passes=2)
+    recorded = curves.record(model, frames, held_out, LONG, algorithm="a", n_frames=300, seed=0)
+    assert recorded.curve[0] == pytest.approx(-model.initialise(frames).score(held_out), rel=1e-5)
+    assert recorded.end == pytest.approx(-model.fit(frames).score(held_out), rel=1e-5)
+    assert recorded.backend == model.backend_
 
 
 def test_a_run_ends_with_the_first_update_after_its_time():
-    snapshots = Watched(3, random_state=0, batch_size=50).watch(spectrogram(), seconds=0.0)
+    model = ondes.OnlineNMF(3, random_state=0, batch_size=50)
+    snapshots = curves.watch(model, spectrogram(), seconds=0.0)
     assert [snapshot.n_frames for snapshot in snapshots] == [0, 50]
 
 
-def test_nothing_held_out_shares_samples_with_what_is_learned_from():
+def test_held_out_frames_share_no_samples_with_training_frames():
     numbers = np.arange(1000)[:, None]
     train, held_out = curves.every_fifth_second(numbers, per_second=43)
     assert np.abs(train - held_out.T).min() == 2
@@ -93,14 +92,16 @@ def test_nothing_held_out_shares_samples_with_what_is_learned_from():
     assert len(held_out) == 4 * (43 - 2)
 
 
-def test_who_runs_is_who_the_paper_says():
+def test_the_algorithms_are_those_of_the_paper():
     frames = spectrogram().astype(np.float32)
     settings = replace(small.SETTINGS, n_components=3)
     for model, names in grid.contestants(settings, frames, seed=0):
         if names["algorithm"] == "default":
             assert (
                 model.get_params()
-                == Watched(3, random_state=0, n_jobs=1, n_passes=curves.ENDLESS).get_params()
+                == ondes.OnlineNMF(
+                    3, random_state=0, n_jobs=1, n_passes=curves.ENDLESS
+                ).get_params()
             )
         else:
             assert (model.restarts, model.solver) == ("warm", ondes.Solver.paper(1))
@@ -116,7 +117,7 @@ def test_who_runs_is_who_the_paper_says():
     assert models.keys() == {("default", 400), ("online", 400), ("batch", 50), ("batch", 400)}
 
 
-# ---- what curves say ----
+# ---- curves ----
 
 
 def made_up(curve, seconds=None, visited=None, **names):
@@ -141,7 +142,7 @@ def test_unstable_is_a_rise_after_the_first_pass(curve, unstable):
     assert made_up(curve, visited=visited).is_unstable == unstable
 
 
-def test_seeds_together():
+def test_a_spread_summarises_several_seeds():
     runs = [made_up([4.0, last], seconds=[0.01, 1.0]) for last in (1.0, 3.0, None)]
     spread = Spread.of(runs)
     assert (spread.end, spread.low[-1], spread.high[-1]) == (3.0, 1.0, np.inf)
@@ -258,11 +259,11 @@ def test_verdicts_on_the_large_set(end, seconds, accurate, orders):
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
-    """A quick small experiment on a scene of our own, in place of the track."""
+    """A quick small experiment on a synthetic scene, in place of the track."""
     folder = tmp_path_factory.mktemp("experiment")
     track = Recordings.excerpt.fget(SimpleNamespace(root=folder))
     track.parent.mkdir(parents=True)
-    soundfile.write(track, make_scene(10.0, 11025, seed=0).mixture, 11025)
+    soundfile.write(track, make_scene(10.0, 11025, random_state=0).mixture, 11025)
     frames = frames_between(Recordings(folder).excerpt, 0, 10, small.QUICK.frontend)
     settings = replace(small.QUICK, end_s=10, start_s=0, n_components=3, seconds=0.02)
     outputs = Outputs(folder / "quick", folder / "quick" / "results.md")
@@ -272,7 +273,7 @@ def outputs(tmp_path_factory):
     return outputs
 
 
-def test_results_are_json_and_say_under_which_conditions(outputs):
+def test_results_are_json_and_state_their_conditions(outputs):
     results = json.loads((outputs.results / "small.json").read_text())
     assert len(results["runs"]) == 2 + len(small.QUICK.betas) * len(small.QUICK.rs)
     assert results["machine"].keys() >= {"backend", "cpu", "cores", "date", "threads"}
@@ -283,7 +284,7 @@ def test_results_are_json_and_say_under_which_conditions(outputs):
     assert "nan" not in text
 
 
-def test_the_page_shows_what_there_is_and_leaves_out_the_rest(outputs):
+def test_the_page_shows_what_was_measured_and_leaves_out_the_rest(outputs):
     paper = page.measured(page.PAPER, quick=outputs.results)
     assert [module.__name__ for module, _ in paper] == ["small"]
     other = SimpleNamespace(section=lambda found: f"## Race\n\n{found}", summary=lambda _: "Won.")

@@ -1,6 +1,6 @@
 """Whatever happens to `ondes learn`, nothing is lost: real processes, signals, disks and files.
 
-`python tests/test_faults.py --kills 50` kills one run at so many random moments.
+`python tests/test_faults.py --kills 50` kills one run at 50 random moments.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from ondes import checkpoint
-from ondes.model_file import load, save
-from ondes.whole_file import FileInUseError, only_writer
+import ondes
+from ondes import FileError
+from ondes.atomic_file import exclusive_writer
+from ondes.training import checkpoint
 
 SR = 8000
 SETTINGS = ("-k", "6", "--sr", str(SR), "--n-fft", "128", "-j", "1", "--checkpoint-every", "0.02")
@@ -40,7 +41,7 @@ ENVIRONMENT = {
 }
 
 
-# ---- Runs ----
+# ---- runs ----
 
 
 def make_album(folder, n_files=4, seconds=12):
@@ -55,7 +56,7 @@ def make_album(folder, n_files=4, seconds=12):
 
 
 class Run:
-    """One `ondes learn` in a folder of its own, begun as often as it takes."""
+    """One `ondes learn` in a folder of its own, started as often as it takes."""
 
     def __init__(self, folder, album, *options, n_passes=N_PASSES):
         self.folder, self.output = folder, folder / "m.ondes"
@@ -124,11 +125,15 @@ def unbroken(album, tmp_path_factory):
     return run.output.read_bytes()
 
 
-# ---- Killed ----
+# ---- killed ----
+
+
+def frames_in(path):
+    return checkpoint.read(path).model.estimator.n_frames_seen_
 
 
 def kill_at_random_moments(run, n_kills, seed, longest=0.3):
-    """SIGKILL a run again and again; how often it was, and how far the checkpoint was each time.
+    """SIGKILL a run again and again; the number of frames in the checkpoint each time.
 
     A fifth of the moments are anywhere from the start of the process on, the others after its
     first checkpoint.
@@ -146,12 +151,12 @@ def kill_at_random_moments(run, n_kills, seed, longest=0.3):
             if process.poll() is not None:
                 break
             process.kill()
-        if run.output.exists():  # it was quicker
+        if run.output.exists():  # it had finished before
             break
         drafts = [name for name in run.left_behind() if name.endswith(".part")]
         assert len(drafts) <= 1, drafts
         is_there = run.checkpoint.exists()
-        frames.append(checkpoint.read(run.checkpoint).model.n_frames_seen_ if is_there else 0)
+        frames.append(frames_in(run.checkpoint) if is_there else 0)
         assert frames == sorted(frames)
     return frames
 
@@ -167,7 +172,7 @@ def test_killed_at_random_moments_it_ends_with_the_bytes_of_the_unbroken_run(
     assert run.left_behind() == ["m.ondes"]
 
 
-def test_a_signal_saves_and_leaves_and_the_run_can_go_on(album, unbroken, tmp_path):
+def test_a_signal_saves_and_ends_and_the_run_can_be_resumed(album, unbroken, tmp_path):
     run = Run(tmp_path, album)
     for number, options in ((signal.SIGINT, ()), (signal.SIGTERM, ("--resume",))):
         with ending(run.start(*options)) as process:
@@ -176,63 +181,65 @@ def test_a_signal_saves_and_leaves_and_the_run_can_go_on(album, unbroken, tmp_pa
             status, lines = ended(process)
         assert status == 130
         assert lines == [
-            f"ondes: interrupted; what was learned so far is in {run.output}; --resume goes on."
+            f"ondes: interrupted; what was learned so far is in {run.output}; --resume continues."
         ]
-        saved, kept = load(run.output), checkpoint.read(run.checkpoint)
-        assert saved.provenance_.stopped_by == number.name
-        assert saved.components_.tobytes() == kept.model.components_.tobytes()
+        saved, kept = ondes.load(run.output), checkpoint.read(run.checkpoint)
+        assert saved.history.stopped_by == number.name
+        assert saved.components.tobytes() == kept.model.estimator.components_.tobytes()
     assert run.finish("--resume") == (0, [])
     assert run.output.read_bytes() == unbroken
     assert run.left_behind() == ["m.ondes"]
 
 
-def test_resume_begins_where_there_is_nothing_yet_and_rests_when_all_is_done(album, tmp_path):
+def test_resume_starts_where_there_is_no_checkpoint_and_does_nothing_when_all_is_done(
+    album, tmp_path
+):
     run = Run(tmp_path, album, "--resume", n_passes=1)
-    beginning = [f"ondes: there is no {run.checkpoint} to go on from: beginning."]
-    assert run.finish() == (0, beginning)
+    starting = f"ondes: there is no {run.checkpoint} to resume from; starting from the beginning."
+    assert run.finish() == (0, [starting])
     finished = run.output.read_bytes()
-    resting = [f"ondes: {run.output} is finished: nothing is left to do."]
-    assert run.finish() == (0, resting)
+    complete = f"ondes: {run.output} is complete; nothing is left to do."
+    assert run.finish() == (0, [complete])
 
     # A signal that came too early for a checkpoint leaves such a model behind.
-    model = load(run.output)
-    model.provenance_ = replace(model.provenance_, stopped_by="SIGTERM")
-    save(model, run.output, force=True)
-    assert run.finish() == (0, beginning)
+    dictionary = ondes.load(run.output)
+    dictionary.history = replace(dictionary.history, stopped_by="SIGTERM")
+    dictionary.save(run.output, force=True)
+    assert run.finish() == (0, [starting])
     assert run.output.read_bytes() == finished
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "sentence"),
     [
-        (["-", "--resume"], "Standard input can be heard only once: leave out --resume and"),
-        (["-", "--checkpoint", "c"], "Standard input can be heard only once: leave out --resume"),
-        ([".", "--checkpoint", "m"], "--checkpoint and --output are the same file: name another"),
+        (["-", "--resume"], "Standard input can be read only once; leave out --resume and"),
+        (["-", "--checkpoint", "c"], "Standard input can be read only once; leave out --resume"),
+        ([".", "--checkpoint", "m"], "--checkpoint and --output are the same file; name another"),
         ([".", "--checkpoint-every", "-1"], "Invalid value for '--checkpoint-every'"),
     ],
 )
-def test_what_can_never_be_resumed_is_misuse(tmp_path, arguments, said):
+def test_what_can_never_be_resumed_is_misuse(tmp_path, arguments, sentence):
     command = [sys.executable, "-m", "ondes", "learn", "-o", "m", *arguments]
     done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True)
     assert done.returncode == 2
-    assert said in done.stderr.decode()
+    assert sentence in done.stderr.decode()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_checkpoint_in_the_way_is_replaced_by_force_alone(album, tmp_path):
+def test_an_existing_checkpoint_is_replaced_by_force_alone(album, tmp_path):
     run = Run(tmp_path, album)
     with ending(run.start()) as process:
         run.wait_for_checkpoint(process)
     kept = run.checkpoint.read_bytes()
-    said = "is of a run that did not end; resume it, or delete the file to begin anew"
-    assert run.finish() == (1, [f"ondes: {run.checkpoint}: {said}."])
+    reason = "belongs to an unfinished run; resume it, or delete the file to start over"
+    assert run.finish() == (1, [f"ondes: {run.checkpoint}: {reason}."])
     assert run.checkpoint.read_bytes() == kept
     assert run.finish("--force", "--seed", "7", "--passes", "1") == (0, [])
-    assert load(run.output).random_state == 7
+    assert ondes.load(run.output).estimator.random_state == 7
     assert run.left_behind() == ["m.ondes"]
 
 
-# ---- Two at once ----
+# ---- two at once ----
 
 
 def test_the_second_of_two_processes_is_refused_until_the_first_is_gone(album, unbroken, tmp_path):
@@ -253,19 +260,20 @@ def test_the_second_of_two_processes_is_refused_until_the_first_is_gone(album, u
     assert run.left_behind() == ["m.ondes"]
 
 
-def test_of_many_claims_on_a_name_one_at_a_time_succeeds(tmp_path):
-    """Each worker adds one to a number under the claim: none may be lost, no claim left over."""
+def test_of_many_processes_that_lock_a_file_one_at_a_time_succeeds(tmp_path):
+    """Each worker adds one to a number under the lock: none may be lost, no lock left over."""
     script = """if True:
         import sys
         from pathlib import Path
-        from ondes.whole_file import FileInUseError, only_writer
+        from ondes import FileError
+        from ondes.atomic_file import exclusive_writer
         path, n_left = Path(sys.argv[1]), 200
         while n_left:
             try:
-                with only_writer(path):
+                with exclusive_writer(path):
                     path.write_text(str(int(path.read_text()) + 1))
                     n_left -= 1
-            except FileInUseError:
+            except FileError:
                 pass
         """
     path = tmp_path / "number"
@@ -277,24 +285,24 @@ def test_of_many_claims_on_a_name_one_at_a_time_succeeds(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_claim_clears_away_the_drafts_of_its_own_file_alone(tmp_path):
+def test_a_lock_removes_the_temporary_files_of_its_own_file_alone(tmp_path):
     others = [".n.0123abcd.part", ".m.ondes.part", ".m.ondes.0123abcd.part.wav", "m.0123abcd.part"]
     for name in (".m.0123abcd.part", ".m.ffffffff.part", *others):
         (tmp_path / name).write_text("a part")
-    with only_writer(tmp_path / "m"):
-        with pytest.raises(FileInUseError, match=f"another process \\({os.getpid()} on "):
-            only_writer(tmp_path / "m").__enter__()
-        with only_writer(tmp_path / "other"):
+    with exclusive_writer(tmp_path / "m"):
+        with pytest.raises(FileError, match=f"another process \\({os.getpid()} on "):
+            exclusive_writer(tmp_path / "m").__enter__()
+        with exclusive_writer(tmp_path / "other"):
             pass
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
 
-# ---- Disks that refuse ----
+# ---- failing disks ----
 
 
 @contextmanager
 def full_disk(folder, process):
-    """Fill the small disk that the folder is."""
+    """Fill the small disk that is mounted as the folder."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:
@@ -320,7 +328,7 @@ def read_only_folder(folder, process):
 
 
 def obey_permissions():
-    """Even of root: drop CAP_DAC_OVERRIDE from all that the next program may have."""
+    """Even as root: the next program loses CAP_DAC_OVERRIDE."""
     if os.geteuid() == 0 and ctypes.CDLL(None, use_errno=True).prctl(24, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
@@ -338,43 +346,45 @@ def small_disk(tmp_path):
     subprocess.run(["umount", folder], check=True)
 
 
-@pytest.mark.parametrize("refusal", [full_disk, size_limit, read_only_folder])
-def test_a_disk_that_refuses_does_not_end_learning_nor_lose_the_model(
-    album, unbroken, tmp_path, refusal, request
+@pytest.mark.parametrize("fault", [full_disk, size_limit, read_only_folder])
+def test_a_failing_disk_does_not_end_learning_nor_lose_the_model(
+    album, unbroken, tmp_path, fault, request
 ):
     folder = tmp_path
-    if refusal is full_disk:
+    if fault is full_disk:
         folder = request.getfixturevalue("small_disk")
     run, refuge = Run(folder, album), tmp_path / "refuge"
     refuge.mkdir()
     environment = {**ENVIRONMENT, "TMPDIR": str(refuge)}
     with ending(run.start(preexec_fn=obey_permissions, env=environment)) as process:
         run.wait_for_checkpoint(process)
-        with refusal(folder, process) as reason:
+        with fault(folder, process) as reason:
             status, lines = ended(process)
-            assert checkpoint.read(run.checkpoint).model.n_frames_seen_ > 0
+            assert frames_in(run.checkpoint) > 0
     assert status == 1
     warned, failed = lines
     assert warned == (
-        f"ondes: {run.checkpoint}: cannot be written ({reason}), so the last checkpoint stays; "
-        "learning goes on and tries again every 0.02 s."
+        f"ondes: {run.checkpoint}: cannot be written ({reason}), so the previous checkpoint "
+        "stays; training goes on and tries again every 0.02 s."
     )
     failure = f"ondes: {run.output}: cannot be written ({reason})"
-    if refusal is size_limit:  # which is everywhere
+    if fault is size_limit:  # which is everywhere
         assert failed == f"{failure}."
         assert not list(refuge.iterdir())
     else:
         (rescued,) = refuge.glob("*/m.ondes")
-        assert failed == f"{failure}, so the model is in {rescued}: move it."
+        assert failed == f"{failure}, so the model was saved as {rescued}."
         assert rescued.read_bytes() == unbroken
     assert run.finish("--resume") == (0, [])
     assert run.output.read_bytes() == unbroken
 
 
-# ---- Files that vanish ----
+# ---- files that vanish ----
 
 
-def test_a_file_that_vanishes_while_it_is_read_is_told_and_the_rest_is_learned(album, tmp_path):
+def test_a_recording_that_vanishes_during_the_run_is_reported_and_the_rest_is_learned(
+    album, tmp_path
+):
     sounds = Path(shutil.copytree(album, tmp_path / "album"))
     run = Run(tmp_path, sounds)
     with ending(run.start()) as process:
@@ -384,8 +394,8 @@ def test_a_file_that_vanishes_while_it_is_read_is_told_and_the_rest_is_learned(a
     assert status == 3
     (line,) = lines
     assert line.startswith(f"ondes: {sounds / '2.flac'}: ")
-    provenance = load(run.output).provenance_
-    assert (provenance.n_files, provenance.n_failed, provenance.stopped_by) == (4, 1, None)
+    history = ondes.load(run.output).history
+    assert (history.n_files, history.n_failed, history.stopped_by) == (4, 1, None)
 
 
 def main():
@@ -403,15 +413,15 @@ def main():
             runs[title] = Run(folder / title, folder / "album", n_passes=n_passes)
         start = time.monotonic()
         assert runs["unbroken"].finish("--checkpoint-every", "3600") == (0, [])
-        a_share = (time.monotonic() - start) / given.kills  # so that they go over all of the run
-        frames = kill_at_random_moments(runs["broken"], given.kills, given.seed, a_share)
+        share = (time.monotonic() - start) / given.kills  # so that they cover all of the run
+        frames = kill_at_random_moments(runs["broken"], given.kills, given.seed, share)
         status, lines = runs["broken"].finish("--resume")
         same = runs["broken"].output.read_bytes() == runs["unbroken"].output.read_bytes()
-        model = load(runs["unbroken"].output)
+        model = ondes.load(runs["unbroken"].output)
         result = {
             "kills": len(frames),
             "frames_at_kills": frames,
-            "frames_in_all": model.n_frames_seen_,
+            "frames_in_all": model.history.n_frames,
             "unreadable_checkpoints": 0,  # the first one would have ended this
             "status": status,
             "lines": lines,

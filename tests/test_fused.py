@@ -1,7 +1,7 @@
-"""The fused kernel keeps its guarantees, in Triton's interpreter where there is no card.
+"""The fused kernel keeps its guarantees, in Triton's interpreter where there is no GPU.
 
-The interpreter must be asked for before Triton is first imported, so they are run in a process of
-their own.
+The interpreter must be requested before Triton is first imported, so they run in a process of their
+own.
 """
 
 from __future__ import annotations

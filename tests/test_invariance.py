@@ -1,8 +1,9 @@
-"""Neither the cut, nor the level, nor the order of things changes the answer."""
+"""Neither batch boundaries, nor the level, nor the order of frames changes the result."""
 
 from __future__ import annotations
 
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ondes
+from ondes.nmf.encoding import Compute, encode, encode_blocks
+from ondes.nmf.problem import Problem
 
 
 def learned(frames, backend, **settings):
     settings = {"n_components": 4, "random_state": 0, "batch_size": 50, "n_passes": 2} | settings
-    return ondes.OnlineISNMF(backend=backend, **settings).fit(frames)
+    return ondes.OnlineNMF(backend=backend, **settings).fit(frames)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -41,7 +44,7 @@ def test_sound_and_background_at_another_level_give_the_same_dictionary(backend,
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @given(cuts=st.lists(st.integers(0, 60), max_size=6))
-def test_transform_does_not_depend_on_the_cut(dtype, cuts):
+def test_transform_does_not_depend_on_how_frames_are_split(dtype, cuts):
     frames = spectrogram(n_frames=60).astype(dtype)
     for name in ("reference", "auto"):
         model = learned(frames, name)
@@ -57,6 +60,34 @@ def test_transform_does_not_depend_on_the_cut(dtype, cuts):
             np.testing.assert_allclose(together, whole, rtol=1e-3, atol=1e-3 * whole.max())
 
 
+@pytest.mark.parametrize("size", [1, 7, 60, 4096])
+def test_encoding_in_blocks_is_encoding_at_once(backend, size):
+    frames = spectrogram(n_frames=60)
+    frames[::9] = 0
+    problem = Problem(learned(frames, backend).components_, 1e-12, ondes.Solver())
+    whole = encode(frames, problem, Compute(backend))
+    blocks = list(encode_blocks(frames, problem, Compute(backend), size))
+    assert [rows.start for rows, _ in blocks] == list(range(0, 60, size))
+    activations = np.concatenate([encoded.full() for _, encoded in blocks])
+    divergences = np.concatenate([encoded.divergences() for _, encoded in blocks])
+    np.testing.assert_allclose(activations, whole.full(), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(divergences, whole.divergences(), rtol=1e-9, atol=1e-12)
+    assert not activations[::9].any()
+    assert not divergences[::9].any()
+
+
+def test_encode_is_what_transform_and_score_do(backend):
+    frames = spectrogram().astype(np.float32)
+    frames[::9] = 0
+    model = learned(frames, backend, background=np.full(33, 1e-3))
+    problem = model.settings.problem(model.components_, model.settings.transform_solver)
+    encoded = encode(frames, problem, Compute(backend))
+    assert encoded.backend == model.backend_
+    assert encoded.full().dtype == np.float32
+    np.testing.assert_array_equal(encoded.full(), model.transform(frames))
+    np.testing.assert_array_equal(-encoded.divergences() / 33, model.score_samples(frames))
+
+
 def test_the_order_of_frames_does_not_change_their_activations(backend):
     frames = spectrogram()
     model = learned(frames, backend)
@@ -70,10 +101,10 @@ def test_components_permuted_give_activations_permuted(backend):
     frames = spectrogram()
     model = learned(frames, backend)
     order = np.array([2, 0, 3, 1])
-    turned = ondes.OnlineISNMF(
+    turned = ondes.OnlineNMF(
         4, init=model.components_[order], batch_size=50, n_passes=2, shuffle=False, backend=backend
     ).fit(frames)
-    plain = ondes.OnlineISNMF(
+    plain = ondes.OnlineNMF(
         4, init=model.components_, batch_size=50, n_passes=2, shuffle=False, backend=backend
     ).fit(frames)
     np.testing.assert_allclose(turned.components_, plain.components_[order], rtol=1e-6)
@@ -82,15 +113,15 @@ def test_components_permuted_give_activations_permuted(backend):
 def test_fit_equals_partial_fit_over_the_same_batches(backend):
     frames, first = spectrogram(n_frames=230), spectrogram(n_frames=4, seed=7)
     settings = {"n_components": 4, "init": first, "batch_size": 50, "backend": backend}
-    whole = ondes.OnlineISNMF(n_passes=1, shuffle=False, **settings).fit(frames)
-    piecewise = ondes.OnlineISNMF(**settings)
+    whole = ondes.OnlineNMF(n_passes=1, shuffle=False, **settings).fit(frames)
+    in_parts = ondes.OnlineNMF(**settings)
     for start in range(0, 230, 50):
-        piecewise.partial_fit(frames[start : start + 50].copy())
-    at_once = ondes.OnlineISNMF(**settings).partial_fit(frames.copy())
-    iterated = ondes.OnlineISNMF(n_passes=1, shuffle=False, **settings).fit(
+        in_parts.partial_fit(frames[start : start + 50].copy())
+    at_once = ondes.OnlineNMF(**settings).partial_fit(frames.copy())
+    iterated = ondes.OnlineNMF(n_passes=1, shuffle=False, **settings).fit(
         iter([frames[:17].copy(), frames[17:120].copy(), frames[120:].copy()])
     )
-    for other in (piecewise, at_once, iterated):
+    for other in (in_parts, at_once, iterated):
         assert not np.shares_memory(other.components_, whole.components_)
         np.testing.assert_array_equal(other.components_, whole.components_)
         np.testing.assert_array_equal(other.statistics_.numerator, whole.statistics_.numerator)
@@ -100,8 +131,8 @@ def test_fit_equals_partial_fit_over_the_same_batches(backend):
 def test_shards_add_up_to_one_update_on_all_their_frames(backend):
     frames, first = spectrogram(n_frames=90), spectrogram(n_frames=4, seed=7)
     settings = {"n_components": 4, "init": first, "batch_size": None, "backend": backend}
-    together = ondes.OnlineISNMF(**settings).partial_fit(frames).partial_fit(frames)
-    sharded = ondes.OnlineISNMF(**settings).partial_fit(frames)
+    together = ondes.OnlineNMF(**settings).partial_fit(frames).partial_fit(frames)
+    sharded = ondes.OnlineNMF(**settings).partial_fit(frames)
     shards = [sharded.summarise(frames[part]) for part in (np.s_[:20], np.s_[20:31], np.s_[31:])]
     sharded.absorb(shards[0] + shards[1] + shards[2])
     np.testing.assert_allclose(sharded.components_, together.components_, rtol=1e-11)
@@ -111,15 +142,15 @@ def test_shards_add_up_to_one_update_on_all_their_frames(backend):
 def test_summarise_changes_nothing(backend):
     frames = spectrogram()
     model = learned(frames, backend)
-    components, seen = model.components_.copy(), model.n_frames_seen_
+    before = pickle.dumps(model)
     model.summarise(frames)
     model.transform(frames)
-    np.testing.assert_array_equal(model.components_, components)
-    assert model.n_frames_seen_ == seen
+    model.score(frames)
+    assert pickle.dumps(model) == before
 
 
 @pytest.mark.parametrize("where", ["first", "middle", "last", "everywhere"])
-def test_silence_is_survived_and_learning_goes_on(backend, where):
+def test_learning_continues_after_silence(backend, where):
     frames = spectrogram(n_frames=300)
     frames[np.random.default_rng(0).uniform(size=frames.shape) < 0.2] = 0
     silence = np.zeros((120, frames.shape[1]))
@@ -129,7 +160,7 @@ def test_silence_is_survived_and_learning_goes_on(backend, where):
         "last": [frames, silence],
         "everywhere": [silence],
     }[where]
-    model = ondes.OnlineISNMF(4, random_state=0, backend=backend, batch_size=50)
+    model = ondes.OnlineNMF(4, random_state=0, backend=backend, batch_size=50)
     for part in parts:
         model.partial_fit(part)
     assert np.isfinite(model.components_).all()
@@ -144,29 +175,32 @@ def test_silence_is_survived_and_learning_goes_on(backend, where):
     assert (model.transform(frames).max(axis=0) > 0).all()
 
 
-def test_a_dictionary_is_drawn_from_the_first_sound_not_from_silence(backend):
+def test_the_first_dictionary_is_not_drawn_from_silence(backend):
     frames, silence = spectrogram(), np.zeros((300, 33))
     settings = {"n_components": 4, "random_state": 0, "backend": backend, "shuffle": False}
     settings |= {"n_passes": 1}
-    sound_alone = ondes.OnlineISNMF(**settings).fit([frames])
-    after_silence = ondes.OnlineISNMF(**settings, batch_size=100).fit([silence, frames])
-    undelayed = ondes.OnlineISNMF(**settings, batch_size=100).fit([frames])
+    without_silence = ondes.OnlineNMF(**settings).fit([frames])
+    after_silence = ondes.OnlineNMF(**settings, batch_size=100).fit([silence, frames])
+    undelayed = ondes.OnlineNMF(**settings, batch_size=100).fit([frames])
     np.testing.assert_array_equal(after_silence.components_, undelayed.components_)
-    begun = ondes.OnlineISNMF(**settings).begin(silence).partial_fit(silence)
-    begun.partial_fit(frames)
-    np.testing.assert_array_equal(begun.components_, sound_alone.components_)
+    initialised = ondes.OnlineNMF(**settings).initialise(silence).partial_fit(silence)
+    assert not initialised.is_initialised_
+    initialised.partial_fit(frames)
+    assert initialised.is_initialised_
+    np.testing.assert_array_equal(initialised.components_, without_silence.components_)
 
 
-def test_beginning_learns_nothing(backend):
+def test_initialise_learns_nothing(backend):
     frames = spectrogram()
     settings = {"n_components": 4, "random_state": 0, "backend": backend}
-    begun = ondes.OnlineISNMF(**settings).begin(frames)
-    assert begun.n_frames_seen_ == 0
-    fitted = ondes.OnlineISNMF(**settings).partial_fit(frames)
-    np.testing.assert_array_equal(begun.partial_fit(frames).components_, fitted.components_)
+    initialised = ondes.OnlineNMF(**settings).initialise(frames)
+    assert initialised.n_frames_seen_ == 0
+    fitted = ondes.OnlineNMF(**settings).partial_fit(frames)
+    initialised.partial_fit(frames)
+    np.testing.assert_array_equal(initialised.components_, fitted.components_)
 
 
-def test_silence_teaches_nothing_and_forgets_nothing(backend):
+def test_silence_changes_nothing_and_forgets_nothing(backend):
     frames = spectrogram()
     silence = np.zeros((1000, frames.shape[1]))
     model, undisturbed = learned(frames, backend), learned(frames, backend)
@@ -209,7 +243,7 @@ def test_the_same_seed_gives_the_same_bits(backend, restarts):
 def test_memory_of_a_stream_does_not_grow(backend):
     import tracemalloc
 
-    model = ondes.OnlineISNMF(4, random_state=0, backend=backend, batch_size=50)
+    model = ondes.OnlineNMF(4, random_state=0, backend=backend, batch_size=50)
     frames = spectrogram(n_frames=50)
     model.partial_fit(frames)
     tracemalloc.start()
@@ -220,5 +254,5 @@ def test_memory_of_a_stream_does_not_grow(backend):
         model.partial_fit(frames)
     late = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    # PyTorch keeps records of its own, which level off; keeping the frames would take 2.6 MB.
+    # PyTorch has caches of its own, which level off; keeping the frames would take 2.6 MB.
     assert late - early < (200_000 if backend == "torch" else 20_000)

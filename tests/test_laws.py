@@ -10,14 +10,20 @@ from hypothesis import strategies as st
 
 import ondes
 from ondes.nmf.backends import choose, reference
+from ondes.nmf.dictionary_update import penalised_move, update
 from ondes.nmf.divergence import itakura_saito, level_frames
 from ondes.nmf.problem import Problem
-from ondes.nmf.simplex import penalised_update
 from ondes.nmf.statistics import Statistics
 
 PENALTIES = [None, ondes.L1(3.0), ondes.GroupLog(20.0), ondes.GroupLog(5.0, offset=1e-4)]
 EXPONENTS = [0.25, 0.5, 0.75, 0.9, 1.0]
 GROUPS = np.array([0, 0, 1, 1, 2])
+
+
+def updated(dictionary, statistics, exponent=0.5, **options):
+    """One update from these statistics alone."""
+    nothing = Statistics.zeros(*dictionary.shape)
+    return update(dictionary, nothing, statistics, 1.0, exponent=exponent, **options)
 
 
 def random_problem(seed, solver=None, penalty=None, background=False, n_frames=6):
@@ -69,7 +75,7 @@ def test_no_inner_step_raises_its_objective(backend, exponent, penalty):
 @pytest.mark.parametrize("penalty", PENALTIES, ids=repr)
 @given(seed=st.integers(0, 10**6))
 def test_the_extrapolated_solve_ends_no_higher_than_it_began(penalty, momentum, seed):
-    """But for the rise of 1e-4 per bin that is no reason to restart."""
+    """Except for the rise of 1e-4 per bin that causes no restart."""
     frames, problem = random_problem(seed, penalty=penalty, background=seed % 2 == 1)
     start = np.random.default_rng(seed).gamma(0.5, size=(len(frames), 5)) + 1e-9
     for name in ("reference", "auto"):
@@ -87,10 +93,9 @@ def test_no_dictionary_step_raises_the_objective(backend, exponent, penalty):
         frames, problem = random_problem(seed, penalty=penalty, n_frames=20)
         problem = with_steps(problem, max_steps=1, exponent=0.5, momentum=(), tol=0.0)
         activations, statistics = choose(backend, problem).summarise(frames, problem)
-        updated = reference.update_dictionary(problem.dictionary, statistics, exponent)
         before = objective(frames, activations, problem).sum()
-        # The penalty sees ‖w_k‖₁ h_k: rescaling carries the rows' sums into the activations.
-        unit, _, scale = reference.rescale(updated, statistics)
+        # The penalty is on ‖w_k‖₁ h_k: rescaling moves the rows' sums into the activations.
+        unit, _, scale = updated(problem.dictionary, statistics, exponent)
         rescaled = Problem(unit, problem.floor, problem.solver, None, penalty, problem.groups)
         after = objective(frames, activations * scale, rescaled).sum()
         assert after <= before + 1e-9 * (1 + abs(before)), seed
@@ -112,10 +117,12 @@ def test_no_penalised_dictionary_step_raises_the_objective(penalty):
             fit = reference.divergences(frames, activations, moved).sum()
             return fit + len(frames) * penalty.value(dictionary)
 
-        updated = penalised_update(problem.dictionary, statistics, penalty)
-        np.testing.assert_allclose(updated.sum(axis=1), 1)
+        moved = penalised_move(problem.dictionary, statistics, penalty)
+        np.testing.assert_allclose(moved.sum(axis=1), 1)
+        in_full = updated(problem.dictionary, statistics, penalty=penalty)[0]
+        np.testing.assert_allclose(in_full, moved)
         before = whole(problem.dictionary)
-        assert whole(updated) <= before + 1e-9 * (1 + abs(before)), seed
+        assert whole(moved) <= before + 1e-9 * (1 + abs(before)), seed
 
 
 @pytest.mark.parametrize("penalty", [ondes.LogSparsity(0.7), ondes.Smoothness(0.7)], ids=repr)
@@ -148,19 +155,19 @@ def test_dictionary_penalties_lie_under_their_majorisers(penalty, seed):
 )
 def test_dictionary_penalties_do_what_they_are_for(penalty, measure):
     frames = spectrogram()
-    plain = ondes.OnlineISNMF(4, random_state=0).fit(frames)
-    asked = ondes.OnlineISNMF(4, random_state=0, dictionary_penalty=penalty).fit(frames)
-    assert measure(asked.components_) > measure(plain.components_)
+    plain = ondes.OnlineNMF(4, random_state=0).fit(frames)
+    penalised = ondes.OnlineNMF(4, random_state=0, dictionary_penalty=penalty).fit(frames)
+    assert measure(penalised.components_) > measure(plain.components_)
 
 
 def test_activation_penalties_do_what_they_are_for():
-    """Fewer groups sound at a time, and less energy is used."""
+    """Fewer groups are active at a time, and less energy is used."""
     frames = spectrogram(n_components=6)
     groups = [0, 0, 1, 1, 2, 2]
     settings = {"random_state": 0, "groups": groups}
-    plain = ondes.OnlineISNMF(6, **settings).fit(frames).transform(frames)
-    grouped = ondes.OnlineISNMF(6, penalty=ondes.GroupLog(10.0), **settings).fit(frames)
-    shrunk = ondes.OnlineISNMF(6, penalty=ondes.L1(10.0), **settings).fit(frames)
+    plain = ondes.OnlineNMF(6, **settings).fit(frames).transform(frames)
+    grouped = ondes.OnlineNMF(6, penalty=ondes.GroupLog(10.0), **settings).fit(frames)
+    shrunk = ondes.OnlineNMF(6, penalty=ondes.L1(10.0), **settings).fit(frames)
 
     def loudest_share(activations):
         energies = activations.reshape(len(frames), 3, 2).sum(axis=2)
@@ -170,7 +177,7 @@ def test_activation_penalties_do_what_they_are_for():
     assert shrunk.transform(frames).sum() < 0.9 * plain.sum()
 
 
-def test_a_users_own_penalty_joins_in():
+def test_a_users_own_penalty_descends_too():
     class SquareRoot:
         def value(self, share):
             return 5 * np.sqrt(share + 1e-3)
@@ -226,17 +233,37 @@ def test_the_statistics_are_the_surrogates_coefficients(backend):
     assert statistics.n_frames == 40
 
 
-def test_rho_on_the_new_statistics_would_do_nothing():
-    """The printed rule scales A and B alike from the second update on: √(A/B) cannot see it."""
-    frames, problem = random_problem(2, n_frames=20)
-    problem = with_steps(problem, max_steps=3)
-    statistics = reference.summarise(frames, problem)[1]
-    as_printed = Statistics.zeros(*problem.dictionary.shape) + statistics.decay(0.3)
-    np.testing.assert_allclose(
-        reference.update_dictionary(problem.dictionary, as_printed),
-        reference.update_dictionary(problem.dictionary, statistics),
-        rtol=1e-12,
+def test_forgetting_scales_the_past_since_scaling_the_new_would_do_nothing(backend):
+    """The paper prints ρ on the new statistics, where it cancels in √(A/B)."""
+    frames, first = spectrogram(n_frames=200), spectrogram(n_frames=4, seed=7)
+
+    def dictionary_after(r, factor_on_new):
+        model = ondes.OnlineNMF.paper(4, r=r, init=first, backend=backend).initialise(frames)
+        for rows in (np.s_[:50], np.s_[50:100], np.s_[100:150], np.s_[150:]):
+            statistics = model.summarise(frames[rows]).decay(factor_on_new)
+            model.absorb(statistics, n_frames_in_set=200)
+        return model.components_
+
+    nothing_forgotten = dictionary_after(r=1.0, factor_on_new=1.0)
+    as_printed = dictionary_after(r=1.0, factor_on_new=0.3**0.25)
+    forgetting = dictionary_after(r=0.3, factor_on_new=1.0)
+    np.testing.assert_allclose(as_printed, nothing_forgotten, rtol=1e-9)
+    assert np.abs(forgetting - nothing_forgotten).max() > 1e-3
+
+
+def test_an_update_is_the_root_of_the_decayed_past_plus_the_new(backend):
+    frames = spectrogram(n_frames=100)
+    model = ondes.OnlineNMF.paper(4, r=0.3, random_state=0, backend=backend).initialise(frames)
+    model.absorb(model.summarise(frames[:50]), n_frames_in_set=100)
+    past, new = model.statistics_, model.summarise(frames[50:])
+    model.absorb(new, n_frames_in_set=100)
+    rho = 0.3**0.5
+    expected = np.sqrt(
+        (rho * past.numerator + new.numerator) / (rho * past.denominator + new.denominator)
     )
+    expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(model.components_, expected, rtol=1e-12)
+    assert model.statistics_.n_frames == pytest.approx(rho * 50 + 50)
 
 
 def statistics_from(seed):
@@ -284,15 +311,15 @@ def test_the_prior_gives_the_dictionary_back():
     dictionary = spectrogram(n_frames=3)
     dictionary /= dictionary.sum(axis=1, keepdims=True)
     prior = Statistics.prior(dictionary, 10)
-    np.testing.assert_allclose(reference.update_dictionary(dictionary, prior), dictionary)
+    np.testing.assert_allclose(updated(dictionary, prior)[0], dictionary)
 
 
-def test_a_heavy_prior_holds_the_dictionary():
+def test_a_heavy_prior_keeps_the_dictionary():
     frames, first = spectrogram(), spectrogram(n_frames=3, seed=8)
     first /= first.sum(axis=1, keepdims=True)
 
     def moved(prior_frames):
-        model = ondes.OnlineISNMF(
+        model = ondes.OnlineNMF(
             3, init=first, prior_frames=prior_frames, forgetting=ondes.GrowingMemory(0.0)
         )
         return np.abs(model.partial_fit(frames[:100]).components_ - first).sum()
@@ -300,21 +327,37 @@ def test_a_heavy_prior_holds_the_dictionary():
     assert moved(1e6) < 1e-3 < 1e-1 < moved(0.0)
 
 
-def test_rescaling_changes_no_model():
+@pytest.mark.parametrize("n_fixed", [0, 2])
+def test_rescaling_changes_no_model(n_fixed):
     frames, problem = random_problem(1)
     activations, statistics = reference.summarise(frames, with_steps(problem, max_steps=3))
-    stretched = problem.dictionary * np.arange(1, 6)[:, None]
-    unit, rescaled, scale = reference.rescale(stretched, statistics)
-    np.testing.assert_allclose((activations * scale) @ unit, activations @ stretched)
+    moved = np.sqrt(statistics.numerator / statistics.denominator)
+    moved[:n_fixed] = problem.dictionary[:n_fixed]
+    unit, rescaled, scale = updated(problem.dictionary, statistics, n_fixed=n_fixed)
+    np.testing.assert_allclose(unit.sum(axis=1), 1)
+    np.testing.assert_array_equal(unit[:n_fixed], problem.dictionary[:n_fixed])
+    np.testing.assert_allclose((activations * scale) @ unit, activations @ moved)
     np.testing.assert_allclose(
         rescaled.numerator / unit + rescaled.denominator * unit,
-        statistics.numerator / stretched + statistics.denominator * stretched,
+        statistics.numerator / moved + statistics.denominator * moved,
     )
+
+
+def test_entries_without_statistics_stay_and_inputs_are_not_written_to():
+    frames, problem = random_problem(1)
+    statistics = reference.summarise(frames, with_steps(problem, max_steps=3))[1]
+    statistics.numerator[3] = statistics.denominator[3] = 0
+    for array in (problem.dictionary, statistics.numerator, statistics.denominator):
+        array.flags.writeable = False
+    found, _, scale = updated(problem.dictionary, statistics, exponent=0.9)
+    np.testing.assert_allclose(found[3], problem.dictionary[3])
+    assert scale[3] == pytest.approx(1)
+    assert not np.allclose(found[0], problem.dictionary[0])
 
 
 def test_the_stop_per_frame_leaves_stationary_frames(backend):
     frames = spectrogram(n_frames=200)
-    model = ondes.OnlineISNMF(5, random_state=0, backend=backend).fit(frames)
+    model = ondes.OnlineNMF(5, random_state=0, backend=backend).fit(frames)
     levelled, w = level_frames(frames), model.components_
     problem = Problem(w, 1e-12, ondes.Solver(max_steps=3000, tol=1e-6))
     h = choose(backend, problem).encode(levelled, problem)
@@ -325,9 +368,9 @@ def test_the_stop_per_frame_leaves_stationary_frames(backend):
 
 
 def test_warm_restarts_without_memory_stay_finite():
-    # With r = 0 and one frame a batch most rows die out, and what is stored of them grows.
+    # With r = 0 and one frame per batch most rows fade out, and their stored activations grow.
     frames = spectrogram(600, 20).astype(np.float32)
     settings = {"r": 0.0, "restarts": "warm", "n_passes": 20, "random_state": 0}
-    model = ondes.OnlineISNMF.paper(8, batch_size=1, **settings).fit(frames)
+    model = ondes.OnlineNMF.paper(8, batch_size=1, **settings).fit(frames)
     assert np.isfinite(model.components_).all()
     assert np.isfinite(model.transform(frames)).all()

@@ -1,6 +1,6 @@
-"""`native` is `reference`, faster: for every shape, option and instruction set of this machine.
+"""`native` equals `reference` for every shape, option and instruction set of this machine.
 
-Run as a script, it makes a million calls and says how much memory they kept.
+Run as a script, it makes a million calls and prints how much memory they kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from conftest import cases, make_case
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ondes import OnlineISNMF
+from ondes import OnlineNMF
 from ondes.nmf.backends import native, reference
 from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import Solver
@@ -106,7 +106,7 @@ def test_a_long_solve_ends_as_low_as_the_reference(isa, dtype):
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_cost_holds_over_thousands_of_bins(isa, dtype):
-    momentum = (0.0, 0.9, 0.95, 0.99)  # so bold that it must often begin anew
+    momentum = (0.0, 0.9, 0.95, 0.99)  # so large that it often has to restart
     solver = Solver(max_steps=12, momentum=momentum, tol=0.0)
     case = make_case(20, 4100, 3, dtype, solver=solver)
     expected = reference.encode(case.frames, case.problem)
@@ -134,7 +134,7 @@ def test_inputs_are_not_written_to():
         np.testing.assert_array_equal(before, after)
 
 
-# ---- The cut does not matter, bit for bit ----
+# ---- Neither neighbours nor threads matter, bit for bit ----
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -156,7 +156,7 @@ def test_a_frame_depends_on_itself_alone(isa, dtype, data):
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n_frames", [100, 5000])
-def test_the_thread_count_changes_no_bit(isa, dtype, n_frames):
+def test_the_number_of_threads_changes_no_bit(isa, dtype, n_frames):
     case = make_case(n_frames, 19, 5, dtype, penalty=GroupLog(1.0))
     with instruction_set(isa):
         runs = [native.summarise(case.frames, case.problem, n_jobs=jobs) for jobs in (1, 2, 5, -1)]
@@ -213,7 +213,7 @@ def fork_and_solve(case, expected):
     return os.waitpid(child, 0)[1]
 
 
-def test_the_process_ends_cleanly_with_its_pool_waiting():
+def test_the_process_ends_cleanly_while_its_pool_waits():
     script = """
 import numpy as np
 from ondes.nmf.backends import native
@@ -240,13 +240,13 @@ def kept_bytes(n_calls):
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's /proc")
 def test_nothing_leaks():
-    assert kept_bytes(20_000) < 500_000  # 25 bytes a call
+    assert kept_bytes(20_000) < 500_000  # 25 bytes per call
 
 
 # ---- The edge ----
 
 
-def test_a_penalty_of_the_users_own_is_left_to_the_reference():
+def test_a_users_own_penalty_is_left_to_the_reference():
     class Mine(L1):
         def slope(self, share):
             return 2 * super().slope(share)
@@ -257,13 +257,13 @@ def test_a_penalty_of_the_users_own_is_left_to_the_reference():
     assert "Mine" in native.unsupported(replace(problem, penalty=Mine(1.0)))
 
 
-def test_an_estimator_asked_for_the_kernel_says_where_numpy_steps_in():
+def test_an_estimator_warns_where_numpy_replaces_the_requested_kernel():
     class Mine(L1):
         pass
 
     frames = np.random.default_rng(0).exponential(size=(20, 4))
-    model = OnlineISNMF(2, backend="native", penalty=Mine(1.0))
-    with pytest.warns(RuntimeWarning, match="not Mine. NumPy does this instead"):
+    model = OnlineNMF(2, backend="native", penalty=Mine(1.0))
+    with pytest.warns(RuntimeWarning, match="not Mine. NumPy is used instead"):
         model.partial_fit(frames)
     assert model.backend_ == "reference"
 
@@ -280,14 +280,14 @@ def test_wrong_shapes_and_types_are_refused():
         native.encode(replace(case.frames, values=np.ones((4, 5), int)), case.problem)
 
 
-def test_an_instruction_set_that_is_not_there_is_named(monkeypatch):
+def test_a_missing_instruction_set_is_named(monkeypatch):
     monkeypatch.setenv("ONDES_ISA", "v9")
     assert not native.available()
     with pytest.raises(ImportError, match="'v9'"):
         native.isa()
 
 
-def test_where_it_is_not_built_it_says_so(monkeypatch):
+def test_a_missing_kernel_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "ondes.nmf.backends._native", None)
     assert not native.available()
     with pytest.raises(ImportError, match="not built"):

@@ -1,4 +1,4 @@
-"""The estimator equals independent software, and the paper written again in plain loops."""
+"""The estimator equals independent software, and the paper rewritten in plain loops."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_paper_preset_is_algorithm_1(backend, batch_size, r):
     frames = spectrogram(n_frames=7, n_bins=6, n_components=2, seed=3)
     first = spectrogram(n_frames=3, n_bins=6, seed=4)
     first /= first.sum(axis=1, keepdims=True)
-    model = ondes.OnlineISNMF.paper(
+    model = ondes.OnlineNMF.paper(
         3, batch_size=batch_size, r=r, n_passes=2, shuffle=False, init=first, backend=backend,
         solver=ondes.Solver.paper(5),
     ).fit(frames)  # fmt: skip
@@ -112,20 +112,20 @@ def plain_batch(frames, w, n_iterations):
 def test_whole_set_batches_without_memory_are_batch_nmf(backend, shuffle):
     """β = N and r = 0: the order of the frames does not matter either."""
     frames = spectrogram(n_frames=60)
-    first = ondes.OnlineISNMF(4, init="random", random_state=0, backend=backend)
+    first = ondes.OnlineNMF(4, init="random", random_state=0, backend=backend)
     first = first.partial_fit(frames).components_
-    model = ondes.OnlineISNMF.paper(
+    model = ondes.OnlineNMF.paper(
         4, batch_size=len(frames), r=0.0, restarts="warm", n_passes=25, init=first,
         shuffle=shuffle, random_state=0, backend=backend,
     ).fit(frames)  # fmt: skip
     expected = plain_batch(frames, first, 25)
     np.testing.assert_allclose(model.components_, expected, rtol=1e-12 if not shuffle else 1e-10)
-    preset = ondes.OnlineISNMF.batch(4, n_passes=25, init=first, backend=backend).fit(frames)
+    preset = ondes.OnlineNMF.batch(4, n_passes=25, init=first, backend=backend).fit(frames)
     np.testing.assert_allclose(preset.components_, expected, rtol=1e-12)
 
 
 def test_batch_nmf_equals_scikit_learns(backend):
-    """Well-scaled float64 data, where its absolute floors are out of sight."""
+    """Well-scaled float64 data, on which its absolute floors have no effect."""
     frames = spectrogram(n_frames=50, n_bins=20, n_components=3) + 0.05
     frames /= frames.mean(axis=1, keepdims=True)
     rng = np.random.default_rng(1)
@@ -137,7 +137,7 @@ def test_batch_nmf_equals_scikit_learns(backend):
     # It updates W (our activations) first, then H (our dictionary), as we do.
     theirs.fit_transform(frames, W=start.copy(), H=first.copy())
     rows = theirs.components_ / theirs.components_.sum(axis=1, keepdims=True)
-    ours = ondes.OnlineISNMF.batch(3, n_passes=40, init=first, backend=backend).fit(frames)
+    ours = ondes.OnlineNMF.batch(3, n_passes=40, init=first, backend=backend).fit(frames)
     np.testing.assert_allclose(ours.components_, rows, rtol=1e-7)
 
 
@@ -147,7 +147,7 @@ def test_converged_activations_equal_a_general_optimiser(backend):
 
     frames = spectrogram(n_frames=4, n_bins=12, n_components=3)
     dictionary = spectrogram(n_frames=3, n_bins=12, seed=9)
-    model = ondes.OnlineISNMF(
+    model = ondes.OnlineNMF(
         3, init=dictionary, backend=backend, transform_solver=ondes.Solver(max_steps=5000, tol=1e-9)
     ).partial_fit(frames[:1])
     found = model.transform(frames)

@@ -1,4 +1,4 @@
-"""The race is fair: every contestant learns, and all are measured by one plain measure."""
+"""The race is fair: every contestant learns, and all are scored by the same measure."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def test_time_is_up_when_the_budget_is_spent(name):
     assert watch.kept[-1][0] == watch.seconds >= 0.05
 
 
-def test_the_default_is_what_fit_does_to_the_bit():
+def test_the_default_learns_the_same_bits_as_fit():
     kept = peers.run("default", task(), peers.Watch(budget_s=60, max_passes=3)).kept
-    fitted = ondes.OnlineISNMF(N_COMPONENTS, random_state=0, n_passes=3).fit(peers.levelled(FRAMES))
+    fitted = ondes.OnlineNMF(N_COMPONENTS, random_state=0, n_passes=3).fit(peers.levelled(FRAMES))
     assert np.array_equal(kept[-1][2], fitted.components_.astype(np.float32))
 
 
@@ -74,8 +74,8 @@ def test_a_pass_of_calls_forgets_what_a_pass_of_the_paper_forgets():
         assert peers.per_call(0.7, size, 3234) == pytest.approx(rule.factor(0, size, 3234))
 
 
-def test_scale_of_frames_and_bins_is_given_back():
-    """A peer sees scaled bins; the dictionary that it hands over is for the frames as they are."""
+def test_the_scale_of_frames_and_bins_is_restored():
+    """A peer gets scaled bins; the dictionary that it returns is for the frames as they are."""
     slanted = (FRAMES * np.geomspace(1e-4, 1e4, 33)).astype(np.float32)
     watch = peers.run("mu", task(slanted), peers.Watch(30, max_passes=30))
     plain = peers.run("mu", task(), peers.Watch(30, max_passes=30))
@@ -99,13 +99,13 @@ def test_the_score_is_the_divergence_at_converged_activations():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
-def test_a_dictionary_fallen_apart_has_no_score(bad):
+def test_an_invalid_dictionary_has_no_score(bad):
     dictionary = task().first.copy()
     dictionary[1, 2] = bad
     assert race.held_out_divergence(dictionary, HELD_OUT) is None
 
 
-def test_a_dead_component_is_left_out_of_the_score():
+def test_a_component_of_zeros_is_left_out_of_the_score():
     dictionary = task().first
     dead = np.concatenate([dictionary, np.zeros((1, 33))])
     alive = race.held_out_divergence(dictionary, HELD_OUT)
@@ -123,7 +123,7 @@ def test_a_curve_is_straight_in_log_time():
     assert found.first_pass_s == 100
 
 
-def test_medians_over_seeds_bear_runs_that_fall_apart():
+def test_medians_over_seeds_allow_runs_that_diverge():
     runs = [curve((1, 1, 1.0)), curve((1, 1, 3.0)), curve((1, 1, None))]
     assert standings.at(runs, 2) == 3.0
     assert standings.seconds_to(runs, 1.0) == np.inf

@@ -1,4 +1,4 @@
-"""The report: what it shows, that it is whole, and that it works in a real browser."""
+"""The report: what it shows, that it is complete, and that it works in a real browser."""
 
 from __future__ import annotations
 
@@ -20,10 +20,27 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from conftest import NEEDS_TORCH
 
-from ondes import whole_file
-from ondes.report import ReportContent, Source, describe_excerpt, page, render, write_report
-from ondes.signal.stft import Stft, power
+from ondes import atomic_file
+from ondes.dictionary import Dictionary
+from ondes.errors import DeviceError, FileError
+from ondes.history import TrainingHistory
+from ondes.nmf.estimator import OnlineNMF
+from ondes.report import (
+    ReportContent,
+    Source,
+    build_report,
+    describe_dictionaries,
+    describe_excerpt,
+    page,
+    read_excerpt,
+    render,
+    write_report,
+)
+from ondes.separation import Sources
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.stft import Stft
 
 pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
 pytest.importorskip("jinja2", reason="the extra 'report' is not installed")
@@ -42,7 +59,7 @@ def make_content(**changes: Any) -> ReportContent:
         np.float32
     )
     stft = Stft(N_FFT)
-    frames = [power(stft.forward(x)) for x in (tone, noise)]
+    frames = [stft.power(x) for x in (tone, noise)]
     dictionary = np.array([f.sum(axis=0) / f.sum() for f in frames])
     content = ReportContent(
         title="A tone & some noise",
@@ -116,7 +133,7 @@ def test_each_track_has_a_labelled_player(parsed: Page) -> None:
     assert all("aria-label" in button or "id" in button for button in parsed.all("button"))
 
 
-def test_pictures_say_what_they_show(parsed: Page) -> None:
+def test_pictures_have_descriptions(parsed: Page) -> None:
     alternatives = [image["alt"] for image in parsed.all("img")]
     alternatives += [image["aria-label"] for image in parsed.all("svg")]
     assert len(set(alternatives)) == len(alternatives) == 3 + 1 + 2 * 2 + 1
@@ -143,7 +160,7 @@ def test_ids_are_unique_and_references_resolve(parsed: Page) -> None:
             assert attributes["href"][1:] in ids
 
 
-def test_asks_for_no_other_file(html: str, parsed: Page) -> None:
+def test_needs_no_other_file(html: str, parsed: Page) -> None:
     assert "//" not in re.sub(r"base64,[^\"]*|// .*", "", html)
     for _, attributes in parsed.elements:
         for name in ("src", "href", "srcset", "action"):
@@ -255,7 +272,7 @@ def test_spectrogram_puts_sound_where_the_axes_say(html: str, parsed: Page) -> N
     assert height == pytest.approx(float(tick[1]), abs=2)
 
 
-# ---- what it refuses ----------------------------------------------------------------------------
+# ---- what it rejects ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -264,7 +281,7 @@ def test_spectrogram_puts_sound_where_the_axes_say(html: str, parsed: Page) -> N
         ({"mixture": np.zeros(0, np.float32)}, "at least one sample"),
         ({"n_fft": 512}, "does not fit n_fft = 512"),
         ({"activations": np.ones((9, 3))}, "do not fit 2 components"),
-        ({"component_samples": (np.zeros(9, np.float32),)}, "sounds of 1 components"),
+        ({"component_samples": (np.zeros(9, np.float32),)}, "Samples of 1 components"),
         ({"sources": (Source("X", np.zeros(9, np.float32)),)}, "X has 9 samples"),
         ({"sources": (Source("X", make_content().mixture, None, (2,)),)}, "beyond the 2"),
     ],
@@ -274,7 +291,7 @@ def test_parts_that_do_not_fit(changes: dict[str, Any], reason: str) -> None:
         make_content(**changes)
 
 
-def test_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=re.escape("pip install 'ondes[report]'")):
         render(make_content())
@@ -290,13 +307,94 @@ def test_excerpt_in_words() -> None:
     assert describe_excerpt(0, 60, 60) is None
 
 
+# ---- building ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def toy() -> Sources:
+    rows = np.random.default_rng(0).dirichlet(np.ones(33), size=4)
+    return Sources(rows, np.array([0, 0, 1, 1]), ("low", "high"), SR, Stft(64, 16))
+
+
+def stereo_noise(n: int = 2000) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.random.default_rng(1).standard_normal((n, 2)).astype(np.float32)
+
+
+def test_building_separates_and_encodes_all_components(toy: Sources) -> None:
+    mixture = stereo_noise()
+    content = build_report(mixture, toy, title="noise", scores={"low": 3.0})
+    assert [(s.name, s.score, s.components) for s in content.sources] == [
+        ("low", 3.0, (0, 1)),
+        ("high", None, (2, 3)),
+    ]
+    np.testing.assert_allclose(sum(s.samples for s in content.sources), mixture, atol=1e-5)
+    components = np.sum(content.component_samples, axis=0)
+    np.testing.assert_allclose(components, mixture.mean(axis=1), atol=1e-5)
+    estimator = OnlineNMF(4, init=toy.dictionary).initialise(toy.stft.power(mixture))
+    expected = estimator.transform(toy.stft.power(mixture))
+    np.testing.assert_allclose(content.activations, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_channels_in_opposite_phase_are_active(toy: Sources) -> None:
+    mono = stereo_noise()[:, :1]
+    content = build_report(np.concatenate([mono, -mono], axis=1), toy, title="opposite")
+    expected = build_report(mono, toy, title="mono")
+    np.testing.assert_allclose(content.activations, expected.activations, rtol=1e-4)
+
+
+@NEEDS_TORCH
+def test_the_device_reaches_activations_stems_and_components(
+    toy: Sources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixture = stereo_noise()
+    expected = build_report(mixture, toy, title="noise", backend="reference")
+    content = build_report(mixture, toy, title="noise", backend="torch", device="cpu")
+    np.testing.assert_allclose(content.activations, expected.activations, rtol=1e-2, atol=1e-3)
+    pairs = zip(content.component_samples, expected.component_samples, strict=True)
+    for samples, reference in pairs:
+        np.testing.assert_allclose(samples, reference, atol=1e-2)
+    halves = dict.fromkeys(toy.names, mixture / 2)
+    gpu = {"backend": "torch", "device": "cuda:99"}
+    for n_players, stems in ((4, halves), (0, None), (0, halves)):  # the last: activations alone
+        monkeypatch.setattr("ondes.report.building.MAX_PLAYERS", n_players)
+        with pytest.raises(DeviceError):
+            build_report(mixture, toy, title="noise", stems=stems, **gpu)
+
+
+def test_dictionaries_are_described_with_their_history(toy: Sources) -> None:
+    frames = toy.stft.power(stereo_noise())
+    estimator = OnlineNMF(4, n_passes=1, random_state=0).fit(frames)
+    audio = AudioSettings(SR, toy.stft)
+    curve = np.array([[100.0, 2.0], [200.0, 1.0]])
+    history = TrainingHistory(curve, n_frames=200, seconds=12.0, divergence=0.5)
+    both = {"a": Dictionary(estimator, audio, history), "b": Dictionary(estimator, audio)}
+    facts = describe_dictionaries(both)
+    assert facts["curves"] == (("a", ((100.0, 2.0), (200.0, 1.0))),)
+    assert facts["numbers"] == (("divergence per bin, a", "0.500"),)
+    settings = dict(facts["settings"])
+    assert settings["Sampling rate"] == f"{SR} Hz"
+    assert settings["Dictionary of a"].endswith("frames, 12 s of audio")
+    assert settings["Dictionary of b"].endswith("frames")
+
+
+def test_an_excerpt_is_read_at_the_given_rate_and_place(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", stereo_noise(SR), SR, subtype="FLOAT")
+    samples, total = read_excerpt(tmp_path / "a.wav", SR, start=0.25, seconds=0.5)
+    np.testing.assert_array_equal(samples, stereo_noise(SR)[SR // 4 : 3 * SR // 4])
+    assert total == 1
+    samples, _ = read_excerpt(tmp_path / "a.wav", SR // 2, start=0.5, seconds=9)
+    assert samples.shape == (SR // 4, 2)
+    with pytest.raises(FileError, match=r"a\.wav: ends before 2 s\."):
+        read_excerpt(tmp_path / "a.wav", SR, start=2, seconds=1)
+
+
 # ---- the file -----------------------------------------------------------------------------------
 
 
 def test_existing_file_needs_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.html"
     path.write_text("precious")
-    with pytest.raises(FileExistsError, match="exists already"):
+    with pytest.raises(FileError, match=r"report\.html: exists already"):
         write_report(path, make_content())
     assert path.read_text() == "precious"
     monkeypatch.setattr(page, "render", lambda content: "new")
@@ -304,10 +402,10 @@ def test_existing_file_needs_force(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_says_where_it_cannot_write(tmp_path: Path) -> None:
-    with pytest.raises(IsADirectoryError, match="is a folder"):
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=f"{tmp_path.name}: is a folder"):
         write_report(tmp_path, make_content(), force=True)
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
+    with pytest.raises(FileError, match=r"report\.html: .* folder does not exist"):
         write_report(tmp_path / "missing" / "report.html", make_content())
 
 
@@ -320,8 +418,8 @@ def test_failed_write_leaves_the_old_file_and_no_other(
     path = tmp_path / "report.html"
     path.write_text("precious")
     monkeypatch.setattr(page, "render", lambda content: "new")
-    monkeypatch.setattr(whole_file.os, "fsync", fail)
-    with pytest.raises(OSError, match=r"report\.html cannot be written: disk full\."):
+    monkeypatch.setattr(atomic_file.os, "fsync", fail)
+    with pytest.raises(FileError, match=r"report\.html: cannot be written \(disk full\)\."):
         write_report(path, make_content(), force=True)
     assert [p.read_text() for p in tmp_path.iterdir()] == ["precious"]
 
@@ -343,7 +441,7 @@ FLAGS = (
     "--autoplay-policy=no-user-gesture-required",
     "--remote-debugging-pipe",
 )
-# Every start of a sound leaves the time at which its first sample would have sounded.
+# Every start of a sound records the time at which its first sample would have played.
 SPY = """
 window.origins = [];
 const start = AudioBufferSourceNode.prototype.start;
@@ -392,7 +490,7 @@ class Browser:
         assert self._process.stdout
         while b"\0" not in self._received:
             received = self._process.stdout.read1(1 << 16)
-            assert received, "Chromium went away"
+            assert received, "Chromium has ended"
             self._received += received
         message, self._received = self._received.split(b"\0", 1)
         answer: dict[str, Any] = json.loads(message)
@@ -408,7 +506,7 @@ class Browser:
     def wait_for(self, expression: str, seconds: float = 5) -> None:
         deadline = time.monotonic() + seconds
         while not self.evaluate(expression):
-            assert time.monotonic() < deadline, f"never came: {expression}"
+            assert time.monotonic() < deadline, f"timed out: {expression}"
             time.sleep(0.02)
 
     def open(self, path: Path, width: int = 1200) -> None:
@@ -457,7 +555,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def opened(browser: Browser, report: Path) -> Iterator[Browser]:
-    """The browser with the report open; whatever the test does, it stays quiet and at home."""
+    """The browser with the report open; in every test it logs nothing and loads nothing else."""
     browser.open(report)
     yield browser
     browser.evaluate("0")
@@ -519,9 +617,9 @@ def test_sounds_play_in_step(opened: Browser) -> None:
     opened.tab_to("#toggle")
     opened.press("Space")
     opened.wait_for("origins.length == 2")
-    assert opened.evaluate("document.querySelectorAll('.heard').length") == 2
+    assert opened.evaluate("document.querySelectorAll('.audible').length") == 2
     opened.evaluate("document.querySelector('[data-mutes=source-1]').click()")
-    assert opened.evaluate("[...document.querySelectorAll('.heard')].map((e) => e.id)") == [
+    assert opened.evaluate("[...document.querySelectorAll('.audible')].map((e) => e.id)") == [
         "source-2"
     ]
     opened.evaluate(choose.format("mixture"))

@@ -1,4 +1,4 @@
-"""The scene is repeatable, plausible and quick; the score is the one that was published."""
+"""The scene is repeatable and plausible; the score is the published one."""
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ def test_mixture_is_the_sum_of_the_stems_bit_for_bit():
     np.testing.assert_array_equal(scene.mixture, total)
 
 
-def test_same_seed_repeats_and_another_differs():
-    first, again, other = (make_scene(seconds=4.0, seed=seed).stems for seed in (3, 3, 4))
+def test_the_same_seed_repeats_and_another_differs():
+    first, again, other = (make_scene(seconds=4.0, random_state=seed).stems for seed in (3, 3, 4))
     for name in first:
         np.testing.assert_array_equal(first[name], again[name])
     assert any(not np.array_equal(first[name], other[name]) for name in first)
@@ -24,7 +24,7 @@ def test_same_seed_repeats_and_another_differs():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_stems_are_all_audible_and_nothing_clips(seed):
-    scene = make_scene(seed=seed)
+    scene = make_scene(random_state=seed)
     assert scene.mixture.shape == (24 * 22050,)
     assert 0.8 < np.abs(scene.mixture).max() < 1
     for stem in scene.stems.values():
@@ -52,12 +52,12 @@ def test_plucked_strings_are_in_tune():
         assert abs(1200 * np.log2(found / hertz)) < 10  # cents
 
 
-def test_no_sample_at_all_is_refused():
-    with pytest.raises(ValueError, match="no sample"):
+def test_an_empty_scene_is_refused():
+    with pytest.raises(ValueError, match="less than one sample"):
         make_scene(seconds=0)
 
 
-def test_si_sdr_does_not_see_scale_and_knows_its_limits():
+def test_si_sdr_does_not_depend_on_scale_and_has_its_limits():
     rng = np.random.default_rng(0)
     reference, noise = rng.standard_normal((2, 4000))
     noise -= reference * (noise @ reference) / (reference @ reference)
@@ -69,7 +69,7 @@ def test_si_sdr_does_not_see_scale_and_knows_its_limits():
     assert si_sdr_gain(reference, reference + 0.1 * noise, reference + noise) == pytest.approx(20)
 
 
-def test_si_sdr_refuses_what_has_no_answer():
+def test_si_sdr_refuses_what_is_not_defined():
     with pytest.raises(ValueError, match="silent"):
         si_sdr(np.zeros(3), np.ones(3))
     with pytest.raises(ValueError, match="samples"):

@@ -6,10 +6,11 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ondes.signal.frame_buffer import FrameBuffer
-from ondes.signal.segment_reader import SegmentReader, SpanReader
-from ondes.signal.segments import FrameSettings, Recording, Segment, survey
-from ondes.signal.stft import Stft, power
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.frame_reader import FrameBuffer
+from ondes.signal.segment_reader import RecordingReader, SegmentReader
+from ondes.signal.segments import Recording, Segment, survey
+from ondes.signal.stft import Stft
 
 SR = 8000
 
@@ -19,36 +20,41 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("recordings")
 
 
-def recording(folder, n_samples):
-    path = folder / f"{n_samples}.flac"
+def noise(n_samples, channels, seed=0):
+    return np.random.default_rng(seed).uniform(-0.5, 0.5, (n_samples, channels))
+
+
+def recording(folder, n_samples, channels=1):
+    path = folder / f"{n_samples} {channels}.{'flac' if channels <= 8 else 'wav'}"
     if not path.exists():
-        soundfile.write(path, np.random.default_rng(n_samples).uniform(-0.5, 0.5, n_samples), SR)
+        soundfile.write(path, noise(n_samples, channels, n_samples), SR)
     return path
 
 
 def frames_of(path, stft):
     samples, _ = soundfile.read(path, dtype="float32")
-    return power(stft.forward(samples))
+    return stft.power(samples)
 
 
-def made_of(spans, stft, n_expected=0):
+def frames_in(blocks, stft, n_expected=0):
     buffer = FrameBuffer(stft, n_expected)
-    for span in spans:
-        buffer.add(span)
+    for samples in blocks:
+        buffer.add(samples)
     return buffer.frames
 
 
 @settings(max_examples=150)
 @given(st.data())
 def test_a_recording_is_read_on_from_any_frame(folder, data):
-    path = recording(folder, data.draw(st.sampled_from([1, 63, 64, 1000, 40_000])))
+    n_samples = data.draw(st.sampled_from([1, 63, 64, 1000, 40_000]))
+    path = recording(folder, n_samples, data.draw(st.integers(1, 3)))
     n_fft = data.draw(st.integers(1, 80))
     stft = Stft(n_fft, data.draw(st.integers(1, n_fft)), "boxcar")
     whole = frames_of(path, stft)
     first = data.draw(st.integers(0, len(whole) + 3))
-    reader = SpanReader(path, FrameSettings(stft, SR), first)
+    reader = RecordingReader(path, AudioSettings(SR, stft), first=first)
     for n in data.draw(st.lists(st.integers(1, 500), min_size=1, max_size=5)):
-        given = made_of([reader.take(n)], stft)
+        given = frames_in([reader.take(n)], stft)
         assert np.array_equal(given, whole[first : first + n])
         first += len(given)
         assert reader.place == first
@@ -56,36 +62,56 @@ def test_a_recording_is_read_on_from_any_frame(folder, data):
 
 
 @pytest.mark.parametrize("suffix", ["flac", "ogg"])
-def test_segments_are_parts_of_the_whole_in_any_order(tmp_path, suffix):
+@pytest.mark.parametrize("channels", [1, 2])
+def test_segments_are_parts_of_the_whole_in_any_order(tmp_path, suffix, channels):
     paths = [tmp_path / f"{n}.{suffix}" for n in range(2)]
     for seed, path in enumerate(paths):
-        soundfile.write(path, np.random.default_rng(seed).uniform(-0.5, 0.5, 60_000), SR)
-    how = FrameSettings(Stft(64), SR)
-    recordings = survey(paths, how)
-    assert {each.can_jump for each in recordings} == {suffix == "flac"}
-    reader = SegmentReader(paths, recordings, how)
-    whole = [frames_of(path, how.stft) for path in paths]
+        soundfile.write(path, noise(60_000, channels, seed), SR)
+    audio = AudioSettings(SR, Stft(64))
+    recordings = survey(paths, audio)
+    assert {each.seekable for each in recordings} == {suffix == "flac"}
+    reader = SegmentReader(paths, recordings, audio)
+    whole = [frames_of(path, audio.stft) for path in paths]
     for file, first, n in [(0, 0, 100), (1, 300, 50), (0, 100, 40), (0, 7, 9), (1, 350, 1000)]:
-        given = made_of((span for _, span in reader.read([Segment(file, first, n)])), how.stft)
-        assert np.array_equal(given, whole[file][first : first + n])
+        read = list(reader.read([Segment(file, first, n)]))
+        assert {number for number, _ in read} == {file}
+        shapes = {samples.shape[1:] for _, samples in read}
+        assert shapes == {() if channels == 1 else (channels,)}
+        frames = frames_in((samples for _, samples in read), audio.stft)
+        assert np.array_equal(frames, whole[file][first : first + n])
     assert reader.failures() == []
     reader.close()
 
 
 def test_the_last_segment_has_all_that_is_left_however_long(folder):
-    path, how = recording(folder, 40_000), FrameSettings(Stft(8), SR)
-    short = Recording(path.name, SR, 20_000, how.stft.n_frames(20_000), can_jump=True)
-    reader = SegmentReader([path], [short], how)
-    segment = Segment(0, 1000, how.stft.n_frames(20_000) - 1000)
-    spans = [span for _, span in reader.read([segment])]
-    assert max(map(len, spans)) < 10_000  # so that its samples take no more room than others'
-    given = made_of(spans, how.stft, segment.n_frames)
-    assert np.array_equal(given, frames_of(path, how.stft)[1000:])
+    path, audio = recording(folder, 40_000), AudioSettings(SR, Stft(8))
+    n_declared = audio.stft.n_frames(20_000)
+    short = Recording(path.name, SR, 20_000, n_declared, seekable=True)
+    reader = SegmentReader([path], [short], audio)
+    blocks = [samples for _, samples in reader.read([Segment(0, 1000, n_declared - 1000)])]
+    assert max(map(len, blocks)) < 10_000  # so that its samples take no more memory than others'
+    frames = frames_in(blocks, audio.stft, n_declared - 1000)
+    assert np.array_equal(frames, frames_of(path, audio.stft)[1000:])
+
+
+@pytest.mark.parametrize("channels", [1, 8, 64])
+def test_many_channels_take_no_more_memory_than_a_few(folder, channels):
+    path, audio = recording(folder, 20_000, channels), AudioSettings(SR, Stft(8))
+    reader = SegmentReader([path], survey([path], audio), audio)
+    n_frames = audio.stft.n_frames(20_000)
+    blocks = [samples for _, samples in reader.read([Segment(0, 0, n_frames)])]
+    assert max(samples.size for samples in blocks) < 8 * 2048 * 4 + 64 * 8
+    assert np.array_equal(frames_in(blocks, audio.stft), frames_of(path, audio.stft))
+
+
+def test_the_number_of_threads_is_checked():
+    with pytest.raises(ValueError, match="n_threads must be at least 1, not 0"):
+        SegmentReader([], [], AudioSettings(SR, Stft()), n_threads=0)
 
 
 def test_frames_that_are_not_kept_make_room_for_the_next():
-    stft, samples = Stft(16), np.random.default_rng(0).uniform(-1, 1, (3, 160)).astype(np.float32)
-    first, second, third = (made_of([each], stft) for each in samples)
+    stft, samples = Stft(16), noise(3, 160).astype(np.float32)
+    first, second, third = (frames_in([each], stft) for each in samples)
     buffer = FrameBuffer(stft, 30)
     buffer.add(samples[0])
     buffer.add(samples[1])

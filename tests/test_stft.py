@@ -1,4 +1,4 @@
-"""STFT: the cut into blocks leaves no trace, and the inverse gives the samples back."""
+"""STFT: the bits do not depend on the blocks, and the inverse gives the samples back."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import scipy.signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ondes.signal.stft import Stft, power
+from ondes.signal.stft import Stft, mean_power
 
 SETTINGS = [
     Stft(),
@@ -50,7 +50,7 @@ def test_inverse_streamed_is_one_go_bit_for_bit(stft, channels, size):
     assert np.array_equal(streamed, stft.inverse(frames, 4000))
 
 
-def test_the_bits_of_a_frame_do_not_depend_on_where_it_stands():
+def test_the_bits_of_a_frame_do_not_depend_on_its_place():
     stft = Stft()
     samples = noise(256 * 100)
     frames = stft.forward(samples)
@@ -111,7 +111,7 @@ def test_windows_are_those_of_scipy(name, length):
     np.testing.assert_allclose(ours, expected, atol=1e-7)
 
 
-def test_a_setting_that_loses_samples_is_refused():
+def test_an_stft_that_loses_samples_has_no_inverse():
     for stft in (Stft(512, 512), Stft(512, 500), Stft(8, 8, "hann")):
         stft.forward(noise(100))
         with pytest.raises(ValueError, match="choose a smaller hop_length"):
@@ -126,7 +126,7 @@ def test_impossible_settings_are_refused(bad):
         Stft(window="hanning window")
 
 
-def test_flush_and_reset_start_anew():
+def test_flush_and_reset_start_over():
     stft, samples = Stft(64), noise(777)
     stream, inverse = stft.stream(), stft.inverse_stream()
     frames = in_blocks(stream, samples, 100)
@@ -161,9 +161,42 @@ def test_inputs_are_not_written_to():
     assert not stft.dual_window_array.flags.writeable
 
 
-def test_power_is_the_squared_magnitude_in_float32():
+# Power
+
+
+@pytest.mark.parametrize("channels", [None, 1, 2, 5])
+@pytest.mark.parametrize("stft", SETTINGS, ids=str)
+def test_power_is_the_mean_squared_magnitude_of_the_channels(stft, channels):
+    for length in (0, 1, 3000):
+        samples = noise(length) if channels is None else noise(length, channels)
+        frames = stft.forward(samples)
+        spectrum = stft.power(samples)
+        assert spectrum.dtype == np.float32
+        assert spectrum.shape == (stft.n_frames(length), stft.n_bins)
+        assert np.array_equal(spectrum, mean_power(frames))
+        magnitudes = np.abs(frames.astype(np.complex128)) ** 2
+        expected = magnitudes if channels is None else magnitudes.mean(axis=1)
+        np.testing.assert_allclose(spectrum, expected, rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_power_of_equal_channels_is_that_of_one_bit_for_bit(channels):
+    samples = noise(3000)
+    expected = Stft().power(samples)
+    frames = Stft().forward(samples)
+    assert np.array_equal(expected, frames.real**2 + frames.imag**2)
+    assert np.array_equal(Stft().power(np.stack([samples] * channels, axis=1)), expected)
+
+
+def test_power_does_not_depend_on_the_phase_between_channels():
+    samples = noise(3000)
+    opposite = np.stack([samples, -samples], axis=1)
+    assert np.array_equal(Stft().power(opposite), Stft().power(samples))
+
+
+def test_power_is_written_where_asked_and_nowhere_else():
     frames = Stft().forward(noise(3000, 2))
-    spectrum = power(frames)
-    assert spectrum.dtype == np.float32
-    assert spectrum.shape == frames.shape
-    np.testing.assert_allclose(spectrum, np.abs(frames) ** 2, rtol=1e-5)
+    frames.flags.writeable = False
+    out = np.empty((len(frames), 257), np.float32)
+    assert mean_power(frames, out=out) is out
+    assert np.array_equal(out, mean_power(frames))

@@ -1,6 +1,6 @@
-"""`torch` is `reference` on another device: for every shape and option, and it says what it needs.
+"""`torch` equals `reference` for every shape and option, and reports what is missing.
 
-What needs a card is run on the CPU here, and on a card by `benchmarks/gpu.py`.
+It runs on the CPU here, and on a GPU in `benchmarks/gpu.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
-import ondes
-from ondes import OnlineISNMF
-from ondes.nmf import backends
+from ondes import DeviceError, OnlineNMF, Statistics
 from ondes.nmf.backends import reference
+from ondes.nmf.dictionary_update import update
 from ondes.nmf.problem import Solver
 
 if importlib.util.find_spec("torch") is None:
@@ -28,8 +27,8 @@ if importlib.util.find_spec("torch") is None:
 
 import torch
 
-from ondes.nmf.backends.devices import out_of_memory_said
-from ondes.nmf.backends.torch import TILE, TorchBackend
+from ondes.nmf.backends.devices import memory_errors
+from ondes.nmf.backends.torch import BLOCK, TorchBackend
 
 DTYPES = (np.float32, np.float64)
 many = settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
@@ -81,8 +80,8 @@ def test_a_long_solve_ends_as_low_as_the_reference(dtype):
     np.testing.assert_allclose(case.objective(found), case.objective(expected), rtol=1e-4)
 
 
-def test_no_frame_stops_where_it_has_risen():
-    momentum = (0.0, 0.99, 0.99, 0.99, 0.99)  # so bold that it must often begin anew
+def test_no_frame_stops_at_a_step_that_rose():
+    momentum = (0.0, 0.99, 0.99, 0.99, 0.99)  # so large that it often has to restart
     solver = Solver(max_steps=40, momentum=momentum, tol=0.2)
     case = make_case(400, 40, 6, np.float64, solver=solver, seed=1, with_start=True)
     expected = reference.encode(case.frames, case.problem, case.start)
@@ -90,9 +89,9 @@ def test_no_frame_stops_where_it_has_risen():
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
-def test_the_tiles_leave_no_trace():
+def test_blocks_of_frames_do_not_change_the_result():
     solver = Solver(max_steps=30, tol=1e-2)
-    case = make_case(2 * TILE + 7, 11, 3, np.float64, solver=solver, with_background=True)
+    case = make_case(2 * BLOCK + 7, 11, 3, np.float64, solver=solver, with_background=True)
     whole, sums = cpu.summarise(case.frames, case.problem)
     cut = [case.frames[first : first + 300] for first in range(0, len(case.frames), 300)]
     parts = [cpu.summarise(part, case.problem) for part in cut]
@@ -128,7 +127,7 @@ def test_inputs_are_not_written_to_and_may_be_read_only():
         np.testing.assert_array_equal(before, after)
 
 
-def test_a_users_own_penalty_needs_no_numpy_instead():
+def test_a_users_own_penalty_is_supported():
     class Root:
         def value(self, share):
             return np.sqrt(share)
@@ -140,34 +139,86 @@ def test_a_users_own_penalty_needs_no_numpy_instead():
     assert cpu.unsupported(case.problem) is None
     expected = reference.encode(case.frames, case.problem)
     np.testing.assert_allclose(cpu.encode(case.frames, case.problem), expected, rtol=1e-10)
-    model = OnlineISNMF(4, backend="torch", penalty=Root()).partial_fit(spectrogram())
+    model = OnlineNMF(4, backend="torch", penalty=Root()).partial_fit(spectrogram())
     assert model.backend_ == "torch (cpu)"
+
+
+# ---- The dictionary's update ----
+
+
+def tensors(statistics):
+    fields = (statistics.numerator, statistics.denominator, statistics.divergence)
+    return Statistics(
+        *(torch.tensor(each, dtype=torch.float64) for each in (*fields, statistics.n_frames))
+    )
+
+
+@pytest.mark.parametrize("exponent", [0.5, 0.9, 1.0])
+@pytest.mark.parametrize("n_fixed", [0, 2])
+def test_the_update_of_tensors_is_that_of_arrays(exponent, n_fixed):
+    case = make_case(60, 33, 6, np.float64)
+    halves = [
+        reference.summarise(case.frames[part], case.problem)[1] for part in (np.s_[:30], np.s_[30:])
+    ]
+    for half in halves:
+        half.numerator[4] = half.denominator[4] = 0  # a row without statistics stays
+    options = {"exponent": exponent, "n_fixed": n_fixed}
+    expected = update(case.problem.dictionary, *halves, 0.7, **options)
+    dictionary, past, new = torch.tensor(case.problem.dictionary), *map(tensors, halves)
+    inputs = [dictionary, past.numerator, past.denominator, new.numerator, new.denominator]
+    copies = [each.clone() for each in inputs]
+    for factor in (
+        torch.tensor(0.7, dtype=torch.float64),
+        torch.tensor([0.7], dtype=torch.float64),
+    ):
+        rows, kept, scale = update(dictionary, past, new, factor, xp=torch, **options)
+        assert rows.dtype == kept.numerator.dtype == torch.float64
+        assert kept.divergence.shape == kept.n_frames.shape == ()
+        np.testing.assert_allclose(rows, expected[0], rtol=1e-12)
+        np.testing.assert_allclose(kept.numerator, expected[1].numerator, rtol=1e-12)
+        np.testing.assert_allclose(kept.denominator, expected[1].denominator, rtol=1e-12)
+        assert float(kept.divergence) == pytest.approx(expected[1].divergence)
+        assert float(kept.n_frames) == pytest.approx(expected[1].n_frames)
+        np.testing.assert_allclose(scale, expected[2], rtol=1e-12)
+    for before, after in zip(copies, inputs, strict=True):
+        assert torch.equal(before, after)
+
+
+def test_statistics_of_tensors_are_those_of_arrays():
+    rng = np.random.default_rng(0)
+    dictionary, weighted, inverse = rng.exponential(size=(3, 4, 9))
+    sums = (weighted, inverse, rng.exponential(size=4), 3.0, 7.0)
+    expected = Statistics.from_sums(dictionary, *sums)
+    np.testing.assert_allclose(expected.numerator, dictionary**2 * weighted)
+    np.testing.assert_allclose(expected.denominator, inverse + sums[2][:, None])
+    found = Statistics.from_sums(*(torch.tensor(each) for each in (dictionary, *sums)))
+    np.testing.assert_allclose(found.numerator, expected.numerator)
+    np.testing.assert_allclose(found.denominator, expected.denominator)
 
 
 # ---- The estimator ----
 
 
 def test_scikit_learns_checks_pass():
-    check_estimator(OnlineISNMF(4, n_passes=2, backend="torch", device="cpu"))
+    check_estimator(OnlineNMF(4, n_passes=2, backend="torch", device="cpu"))
 
 
-def test_learning_agrees_with_the_reference_and_says_who_did_it():
+def test_learning_agrees_with_the_reference_and_names_the_backend():
     frames = spectrogram()
     models = [
-        OnlineISNMF(4, random_state=0, n_passes=2, batch_size=50, backend=name).fit(frames)
+        OnlineNMF(4, random_state=0, n_passes=2, batch_size=50, backend=name).fit(frames)
         for name in ("reference", "torch")
     ]
     np.testing.assert_allclose(models[1].components_, models[0].components_, rtol=1e-8)
     assert models[1].backend_ == "torch (cpu)"
 
 
-def test_device_and_precision_are_parameters_like_others(tmp_path):
-    model = OnlineISNMF(3, backend="torch", device="cuda", precision="bf16", random_state=0)
+def test_device_and_precision_are_parameters_like_others():
+    model = OnlineNMF(3, backend="torch", device="cuda", precision="bf16", random_state=0)
     copy = clone(model)
     assert (copy.device, copy.precision) == ("cuda", "bf16")
     model.set_params(device="cpu", precision=None).fit(spectrogram())
-    ondes.save(model, tmp_path / "m.ondes")
-    again = ondes.load(tmp_path / "m.ondes").set_params(backend="reference", device=None)
+    again = OnlineNMF(3, backend="reference").restore(model.state())
     frames = spectrogram(seed=1)
     np.testing.assert_allclose(again.transform(frames), model.transform(frames), rtol=1e-4)
 
@@ -179,24 +230,17 @@ def test_device_and_precision_are_parameters_like_others(tmp_path):
         ({"backend": "native", "precision": "ieee"}, "precision='ieee' needs backend='torch'"),
         ({"backend": "torch", "device": "gpu"}, "device='gpu' must be 'cpu', 'cuda'"),
         ({"backend": "torch", "device": 0}, "device=0 must be 'cpu', 'cuda'"),
-        ({"backend": "torch", "device": "cpu", "precision": "tf32"}, "is of a CUDA card"),
-        ({"backend": "torch", "precision": "tf32"}, "is of a CUDA card"),
+        ({"backend": "torch", "device": "cpu", "precision": "tf32"}, "needs a CUDA device"),
+        ({"backend": "torch", "precision": "tf32"}, "needs a CUDA device"),
         ({"backend": "torch", "device": "cuda", "precision": "fp8"}, "must be one of 'tf32'"),
     ],
 )
-def test_wrong_devices_get_one_sentence(wrong, sentence):
+def test_wrong_devices_are_refused(wrong, sentence):
     with pytest.raises(ValueError, match=sentence):
-        OnlineISNMF(2, **wrong).fit(spectrogram())
+        OnlineNMF(2, **wrong).fit(spectrogram())
 
 
-def test_the_precisions_are_those_of_the_fused_kernel():
-    pytest.importorskip("triton", reason="Triton is not installed here")
-    from ondes.nmf.backends import fused
-
-    assert fused.PRECISIONS == backends.PRECISIONS
-
-
-# ---- Without torch, without a card, with a full card ----
+# ---- Without PyTorch, without a GPU, without memory ----
 
 
 def run(code, **environment):
@@ -210,20 +254,20 @@ def run(code, **environment):
     )
 
 
-def test_nothing_about_torch_happens_at_import():
+def test_torch_is_not_imported_with_ondes():
     code = "import sys, ondes, ondes.nmf.estimator, ondes.learning; print('torch' in sys.modules)"
     assert run(code).stdout.strip() == "False"
 
 
-def test_without_torch_it_says_so_and_the_others_work(tmp_path):
+def test_without_torch_the_error_says_so_and_other_backends_work(tmp_path):
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No module named torch')")
     code = """
 import numpy as np, ondes
 frames = np.random.default_rng(0).exponential(size=(50, 8))
-print(ondes.OnlineISNMF(2, n_passes=1).fit(frames).backend_)
+print(ondes.OnlineNMF(2, n_passes=1).fit(frames).backend_)
 """
-    asked = 'ondes.OnlineISNMF(2, n_passes=1, backend="torch").fit(frames)'
-    for last_line in (asked, "import ondes.card"):
+    requested = 'ondes.OnlineNMF(2, n_passes=1, backend="torch").fit(frames)'
+    for last_line in (requested, "import ondes.gpu"):
         ended = run(code + last_line, PYTHONPATH=str(tmp_path))
         assert ended.stdout.strip() in ("native", "reference")
         last = ended.stderr.strip().splitlines()[-1]
@@ -232,19 +276,20 @@ print(ondes.OnlineISNMF(2, n_passes=1).fit(frames).backend_)
 
 
 @pytest.mark.parametrize("device", ["cuda", "mps"])
-def test_without_a_card_it_says_so_and_changes_nothing(device):
+def test_without_a_gpu_the_error_says_so_and_nothing_is_changed(device):
     if getattr(torch, device).is_available():
         pytest.skip(f"there is a device {device!r} here")
-    model = OnlineISNMF(2, backend="torch", device=device)
-    sentence = f"device='{device}' was asked for, but PyTorch finds none here: use device='cpu'"
-    with pytest.raises(backends.DeviceError, match=sentence):
+    model = OnlineNMF(2, backend="torch", device=device)
+    sentence = f"device='{device}' was requested, but PyTorch finds none here: use device='cpu'"
+    with pytest.raises(DeviceError, match=sentence):
         model.fit(spectrogram())
+    assert not hasattr(model, "components_")
     model.set_params(backend="reference", device=None).fit(spectrogram())
 
 
-def test_full_memory_is_one_sentence():
+def test_a_lack_of_memory_is_reported_in_one_sentence():
     with (
         pytest.raises(MemoryError, match="device='cpu' has too little free memory"),
-        out_of_memory_said(torch.device("cpu")),
+        memory_errors(torch.device("cpu")),
     ):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate a page of advice.")

@@ -1,4 +1,4 @@
-"""Itakura-Saito NMF dictionaries from audio of any length, learned online at constant memory."""
+"""Nonnegative dictionaries from audio of any length, learned online at constant memory."""
 
 from __future__ import annotations
 
@@ -7,37 +7,42 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Name -> module. Nothing is imported before it is asked for: `ondes --help` must start at once.
-_HOMES = {
-    "OnlineISNMF": "nmf.estimator",
-    "Solver": "nmf.problem",
-    "Statistics": "nmf.statistics",
+# Name -> module. Nothing is imported before it is used: `ondes --help` must start at once.
+_MODULES = {
+    "AudioSettings": "signal.audio_settings",
+    "ClusterError": "errors",
+    "DeviceError": "errors",
+    "Dictionary": "dictionary",
+    "FileError": "errors",
+    "GroupLog": "nmf.penalties",
     "GrowingMemory": "nmf.forgetting",
     "HalfLife": "nmf.forgetting",
-    "PerPass": "nmf.forgetting",
-    "GroupLog": "nmf.penalties",
     "L1": "nmf.penalties",
     "LogSparsity": "nmf.penalties",
+    "OndesError": "errors",
+    "OnlineNMF": "nmf.estimator",
+    "PerPass": "nmf.forgetting",
+    "RawFormat": "signal.recordings",
+    "Separator": "separation.separator",
     "Smoothness": "nmf.penalties",
-    "itakura_saito": "nmf.divergence",
+    "Solver": "nmf.problem",
+    "Statistics": "nmf.statistics",
     "Stft": "signal.stft",
-    "AudioError": "signal.audio",
-    "AudioSettings": "model_file",
-    "FileInUseError": "whole_file",
-    "ModelFileError": "model_file",
+    "discover_sources": "discovery",
+    "itakura_saito": "nmf.divergence",
     "learn": "learning",
-    "load": "model_file",
-    "save": "model_file",
+    "load": "dictionary",
+    "read": "signal.recordings",
     "separate": "separation.separator",
     "separate_file": "separation.separator",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"ondes.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"ondes.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'ondes' has no attribute {name!r}")
 
 

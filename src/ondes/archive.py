@@ -1,10 +1,10 @@
-"""A tree of plain values, arrays and known classes as one file that is whole or refused.
+"""The file format: a tree of plain values, arrays and known classes in one file.
 
-The file is an npz without pickle. Its first member, `ondes.json`, is the tree. What JSON has no
-word for is an object with a `"$"`: an array (its numbers are a `.npy` member), a random state, or a
-class of the list that reader and writer agree on. Nothing else can be named, so reading never runs
+The file is an npz without pickle. Its first member, `ondes.json`, is the tree. What JSON cannot
+express is an object with a `"$"`: an array (stored as a `.npy` member), a random state, or a
+class from a list that reader and writer share. Nothing else can be named, so reading never runs
 code from a file. The archive's comment is the SHA-256 of all bytes before it: a flipped bit or a
-cut is found before anything is parsed.
+truncation is found before anything is parsed.
 """
 
 from __future__ import annotations
@@ -28,92 +28,58 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ondes.whole_file import write_whole
+from ondes.errors import FileError
 
-__all__ = ["ModelFileError", "check_destination", "pack", "read_whole", "unpack", "write_archive"]
+__all__ = ["pack", "read_archive", "sentence_part", "unpack"]
 
 FORMAT_VERSION = 1
 JSON_MEMBER = "ondes.json"
-DTYPES = ("<f8", "<f4", "<i8", "<i4", "<u4", "|b1")
+DTYPES = ("<f8", "<f4", "<i8", "<i4", "<u4", "|u1", "|b1")
 MT19937_WORDS = 624
 PLAIN = frozenset({bool, int, float, str, type(None)})
 MAX_VERSION = 10**6
 # No small file may fill the memory. An empty list is 3 bytes of text and 64 of memory, so beyond
-# the free ones each sign of a value must have this much text; empty members are out of proportion
-# as much.
-FREE_SIGNS, TEXT_A_SIGN = 2**17, 12
+# a number of free ones each value must come with this many bytes of text. Empty members are as far
+# out of proportion.
+FREE_VALUES, BYTES_PER_VALUE = 2**17, 12
 MAX_MEMBERS = 1000
+MAX_BYTES = 2**32
 
 _HEAD, _NAME_AT = b"PK\x03\x04", 30  # a zip's first member's name lies 30 bytes in
 _ENTRY = b"PK\x01\x02"  # opens a member's entry in the archive's directory
 _DIGEST = b"sha256:"
 _N_HEX = 64
-DAMAGED = "is damaged or cut short; copy it again, or go back to a backup"
-
-
-class ModelFileError(ValueError):
-    """A model file that cannot be read or written, in one sentence.
-
-    Attributes
-    ----------
-    path : str
-        The file.
-    reason : str
-        What is wrong, and what to do.
-    """
-
-    def __init__(self, path: str | Path, reason: str) -> None:
-        super().__init__(str(path), reason)
-        self.path, self.reason = str(path), reason
-
-    def __str__(self) -> str:
-        name = self.path if self.path.isprintable() else ascii(self.path)
-        return f"{name}: {self.reason}."
+_N_TAIL = len(_DIGEST) + _N_HEX
+DAMAGED = "is damaged or truncated; copy it again, or restore a backup"
 
 
 # ---- files ----
 
 
-def check_destination(path: str | Path, force: bool = False) -> None:
-    """Raise ModelFileError where `path` could not be written: to be asked before long work."""
-    target = Path(path)
-    if target.is_dir():
-        raise ModelFileError(path, "is a folder; name a file in it")
-    if target.exists() and not force:
-        raise ModelFileError(path, "exists already; choose another name, or force")
-    folder = target.absolute().parent
-    if not folder.is_dir():
-        raise ModelFileError(path, "cannot be written (its folder does not exist)")
-    if not os.access(folder, os.W_OK):
-        raise ModelFileError(path, "cannot be written (its folder is read-only)")
-
-
-def write_archive(path: str | Path, data: bytes, force: bool = False) -> None:
-    """Put `data` under a name at once: whatever happens, the file is the old one or the new."""
-    check_destination(path, force)
-    try:
-        write_whole(Path(path), data)
-    except OSError as error:
-        raise ModelFileError(path, f"cannot be written ({error.strerror or error})") from error
-
-
-def read_whole(path: str | Path) -> bytes:
-    """The bytes of an archive; a file that is none is not read any further than its head."""
+def read_archive(path: str | Path) -> bytes:
+    """The bytes of an archive; of a file that is none, no more than its two ends are read."""
     try:
         with Path(path).open("rb") as file:
             head = file.read(_NAME_AT + len(JSON_MEMBER))
             if not (head.startswith(_HEAD) and head.endswith(JSON_MEMBER.encode())):
-                raise ModelFileError(path, "is not an ondes model")
-            return head + file.read()
+                raise FileError(path, "is not an ondes model")
+            size = file.seek(0, os.SEEK_END)
+            if size > MAX_BYTES:
+                raise FileError(path, f"has {size:,} bytes, more than any model")
+            file.seek(-min(size, _N_TAIL), os.SEEK_END)
+            if not file.read().startswith(_DIGEST):
+                raise FileError(path, DAMAGED)
+            file.seek(0)
+            return file.read()
     except OSError as error:
-        raise ModelFileError(path, f"cannot be read ({error.strerror or error})") from error
+        raise FileError(path, f"cannot be read ({error.strerror or error})") from error
 
 
 # ---- bytes ----
 
 
 def pack(document: dict[str, Any], classes: Iterable[type]) -> bytes:
-    """A tree as the bytes of an archive; equal trees give equal bytes.
+    """Encode a tree as the bytes of an archive; equal trees give equal bytes.
 
     Parameters
     ----------
@@ -145,16 +111,16 @@ def pack(document: dict[str, Any], classes: Iterable[type]) -> bytes:
 
 
 def unpack(data: bytes, path: str | Path, classes: Iterable[type]) -> dict[str, Any]:
-    """Undo `pack`; takes memory in proportion to the bytes that are there, whatever they claim.
+    """Undo `pack`, with memory in proportion to the bytes present, whatever they claim.
 
     Raises
     ------
-    ModelFileError
+    FileError
         About `path`.
     """
     hashed, digest = data[:-_N_HEX], data[-_N_HEX:]
     if not hashed.endswith(_DIGEST) or digest != hashlib.sha256(hashed).hexdigest().encode():
-        raise ModelFileError(path, DAMAGED)
+        raise FileError(path, DAMAGED)
     try:
         members = _members(data)
         text = members.pop(JSON_MEMBER)
@@ -165,29 +131,29 @@ def unpack(data: bytes, path: str | Path, classes: Iterable[type]) -> dict[str, 
         if not isinstance(version, int) or not 1 <= version < MAX_VERSION:
             raise ValueError("it has no format version")
         if version > FORMAT_VERSION:
-            raise ModelFileError(
+            raise FileError(
                 path,
                 f"was written by a newer ondes (format {version}, this one reads up to "
                 f"{FORMAT_VERSION}); upgrade ondes",
             )
         known = {each.__name__: each for each in classes}
         return {name: _decode(part, known, members) for name, part in tree.items()}
-    except ModelFileError:
+    except FileError:
         raise
-    except Exception as error:  # an archive made by hand can fail in any way: say one thing
-        reason = f"is not an ondes model, or made by hand ({sentence_part(error)})"
-        raise ModelFileError(path, reason) from error
+    except Exception as error:  # a forged archive can fail in any way: report one thing
+        reason = f"is not a valid ondes model ({sentence_part(error)})"
+        raise FileError(path, reason) from error
 
 
 def sentence_part(error: BaseException) -> str:
-    """An error's message as a part of another sentence, on one line that any terminal shows."""
+    """An error's message as part of another sentence, on one line that any terminal shows."""
     message = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in message)
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in message)
 
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """While many lists are made, Python would look through all it has over and over."""
+    """While many lists are created, the collector would scan all of them again and again."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -199,12 +165,12 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _check_values(text: bytes) -> None:
     """Raise ValueError where JSON would be much larger as objects than it is as text."""
-    n_allowed = FREE_SIGNS + len(text) // TEXT_A_SIGN
-    if next(itertools.islice(_SIGN.finditer(text), n_allowed, None), None) is not None:
-        raise ValueError("it has too many values that are not in arrays")
+    n_allowed = FREE_VALUES + len(text) // BYTES_PER_VALUE
+    if next(itertools.islice(_VALUE.finditer(text), n_allowed, None), None) is not None:
+        raise ValueError("it has too many values outside arrays")
 
 
-_SIGN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[,\[{]', re.DOTALL)  # of a value: there are no others
+_VALUE = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[,\[{]', re.DOTALL)  # each match is at most one value
 
 
 def _members(data: bytes) -> dict[str, bytes]:
@@ -281,7 +247,7 @@ def _decode(tree: Any, classes: dict[str, type], members: dict[str, bytes]) -> A
         return tree
     kind = tree.pop("$", None)
     if kind == "array":
-        return _decode_array(members.pop(tree["member"]))  # once: a file gives what it has
+        return _decode_array(members.pop(tree["member"]))  # each member serves once
     for name, part in tree.items():
         tree[name] = _decode(part, classes, members)
     if kind is None:
@@ -290,12 +256,12 @@ def _decode(tree: Any, classes: dict[str, type], members: dict[str, bytes]) -> A
         return _decode_random_state(**tree)
     if kind not in classes:
         raise ValueError(f"it names an unknown class {kind!r}")
-    # The known classes are values that never change, and so are their sequences.
+    # The known classes are immutable values, so their sequences are tuples.
     return classes[kind](**{k: tuple(v) if isinstance(v, list) else v for k, v in tree.items()})
 
 
 def _decode_array(data: bytes) -> NDArray[Any]:
-    # NumPy would evaluate the header as Python; all that is ever written is of this one form.
+    # NumPy would evaluate the header as Python; only this one form is ever written.
     start = len(_NPY_1_0) + 2
     end = start + int.from_bytes(data[start - 2 : start], "little")
     header = _NPY_HEADER.fullmatch(data[start:end])
@@ -322,7 +288,7 @@ def _decode_random_state(
 ) -> np.random.RandomState:
     # NumPy takes the position on trust, and would read past its memory.
     if key.shape != (MT19937_WORDS,) or not 0 <= int(position) <= MT19937_WORDS:
-        raise ValueError("it has a random state that is none")
+        raise ValueError("it has an invalid random state")
     state = np.random.RandomState()
     state.set_state(("MT19937", key, int(position), int(has_gauss), float(gauss)))
     return state

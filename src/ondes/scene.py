@@ -1,4 +1,4 @@
-"""A small band to try things on: four instruments written by this code, each stem known."""
+"""A synthetic scene of four instruments, with every stem known."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TUNES = (
     ("Am", "Dm", "F", "Em"),
     ("F", "G", "Em", "Am"),
 )
-# Who plays in each bar, again and again: all begin, and each rests now and then.
+# Which bars each instrument plays, repeated: all begin, and each rests at times.
 PARTS = {"strings": "10111111", "bass": "11100011", "drums": "11100001"}
 # Power of each stem in the mixture, in decibels.
 LEVELS = {"strings": 0.0, "bass": -1.0, "drums": -1.0, "wind": -7.0}
@@ -45,7 +45,7 @@ class Scene:
     ----------
     stems : dict of str to float32 array of shape (n,)
     sr : int
-        Samples a second.
+        Sampling rate in Hz.
     """
 
     stems: dict[str, Samples]
@@ -60,16 +60,17 @@ class Scene:
         return total
 
 
-def make_scene(seconds: float = 24.0, sr: int = 22050, seed: int = 0) -> Scene:
-    """Play a short piece: plucked strings, bass, drums, and wind outside.
+def make_scene(seconds: float = 24.0, sr: int = 22050, random_state: int = 0) -> Scene:
+    """Synthesise a short piece: plucked strings, bass, drums, and wind noise.
 
     Parameters
     ----------
     seconds : float
     sr : int
-        Samples a second.
-    seed : int
-        Another seed is the same band with another tune; the same seed repeats bit for bit.
+        Sampling rate in Hz.
+    random_state : int
+        The instruments are the same for any value, the tune is not; the same value gives the same
+        bits.
 
     Examples
     --------
@@ -81,8 +82,10 @@ def make_scene(seconds: float = 24.0, sr: int = 22050, seed: int = 0) -> Scene:
     """
     n = round(seconds * sr)
     if n < 1:
-        raise ValueError(f"seconds={seconds} at sr={sr} is no sample; ask for a longer scene.")
-    rng = np.random.default_rng(seed)
+        raise ValueError(
+            f"seconds={seconds} at sr={sr} is less than one sample; give a longer duration."
+        )
+    rng = np.random.default_rng(random_state)
     n_bars = int(seconds / (4 * BEAT)) + 1
     tune = [chord for _ in range(n_bars // 4 + 1) for chord in TUNES[rng.integers(len(TUNES))]]
     played = {
@@ -118,18 +121,18 @@ def _strings(tune: list[str], n: int, sr: int, rng: np.random.Generator) -> Sign
 
 
 def _pluck(pitch: float, seconds: float, sr: int, rng: np.random.Generator) -> Signal:
-    """Karplus and Strong (1983): a burst of noise goes round a delay line that averages."""
-    from scipy.signal import lfilter  # 2 s to import, so only when music is made
+    """Karplus and Strong (1983): a burst of noise circulates in a delay line that averages."""
+    from scipy.signal import lfilter  # 2 s to import, so only where it is needed
 
-    delay = sr / _hertz(pitch) - DAMPING  # what the average of two neighbours delays by
+    delay = sr / _hertz(pitch) - DAMPING  # the average of two neighbours delays, too
     whole = int(delay)
     fraction = delay - whole
     noise = rng.uniform(-1, 1, size=whole)
     noise = 0.5 * (noise + np.roll(noise, 1))  # a softer finger
-    noise -= noise.mean()  # the loop would ring at zero hertz, too
+    noise -= noise.mean()  # the loop would ring at zero hertz as well
     burst = np.zeros(round(seconds * sr))
     burst[:whole] = noise / np.sqrt(np.mean(noise**2))
-    # The loop's gain lets every pitch fade by 60 dB in some three seconds.
+    # The gain of the loop makes every pitch decay by 60 dB in about three seconds.
     kept = 10 ** (-delay / sr)
     loop = np.zeros(whole + 3)
     loop[0] = 1
@@ -177,7 +180,7 @@ def _drums(tune: list[str], n: int, sr: int, rng: np.random.Generator) -> Signal
 
 
 def _wind(n: int, sr: int, rng: np.random.Generator) -> Signal:
-    """Noise of the middle register that swells slowly."""
+    """Noise in the mid range that swells slowly."""
     from scipy.signal import butter, lfilter
 
     band = butter(2, [min(500 / (sr / 2), 0.5), min(2500 / (sr / 2), 0.9)], "band")
@@ -193,7 +196,7 @@ def _hertz(pitch: float) -> float:
 
 
 def _fade(n: int, sr: int) -> Signal:
-    """Ones that fall to zero over the last 20 ms, so that no note ends in a click."""
+    """Ones that fall to zero over the last 20 ms, so that no note ends with a click."""
     return np.clip((n - np.arange(n)) / (0.02 * sr), 0, 1)
 
 

@@ -1,4 +1,4 @@
-"""How near a separated source is to the true one, in decibels."""
+"""How close a separated source is to the true one, in decibels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def si_sdr(reference: ArrayLike, estimate: ArrayLike) -> float:
     Parameters
     ----------
     reference, estimate : arrays of one shape, (n,) or (n, n_channels)
-        Channels count as one long signal.
+        Channels are taken as one long signal.
 
     Returns
     -------
@@ -30,11 +30,12 @@ def si_sdr(reference: ArrayLike, estimate: ArrayLike) -> float:
     target, found = (np.ravel(np.asarray(x, dtype=np.float64)) for x in (reference, estimate))
     if target.shape != found.shape:
         raise ValueError(
-            f"reference and estimate have {target.size} and {found.size} samples; cut them alike."
+            f"The reference has {target.size} samples and the estimate {found.size}; give both "
+            "the same length."
         )
     if not target.any():
         raise ValueError(
-            "The reference is silent, and no ratio to silence is defined; leave it out."
+            "The reference is silent, and a ratio to silence is not defined; leave it out."
         )
     projected = (found @ target) / (target @ target) * target
     distortion = found - projected
@@ -44,7 +45,7 @@ def si_sdr(reference: ArrayLike, estimate: ArrayLike) -> float:
 
 
 def si_sdr_gain(reference: ArrayLike, estimate: ArrayLike, mixture: ArrayLike) -> float:
-    """Decibels of `si_sdr` that separation won over leaving the mixture as it is.
+    """Improvement of `si_sdr` over the unseparated mixture, in decibels.
 
     Parameters
     ----------

@@ -1,11 +1,13 @@
-"""What is fuzzed: where its valid files come from, how they are damaged, and who reads them."""
+"""What is fuzzed: where valid files come from, how they are damaged, and how they are read."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +18,19 @@ import numpy as np
 import sounds
 
 import ondes
-from ondes import checkpoint
-from ondes.model_file import AudioSettings, Provenance
-from ondes.signal.audio import AudioError, open_blocks, probe
+from ondes.dictionary import Dictionary, load
+from ondes.errors import FileError
+from ondes.history import TrainingHistory
+from ondes.model_file import SavedModel
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.recordings import open_blocks, probe
+from ondes.signal.schedule import Position, Schedule
+from ondes.signal.segments import Recording
+from ondes.training import checkpoint
 
+AUDIO = AudioSettings(8000, ondes.Stft(8, 4, "sine"))
 OTHER_SR = 22050
-LATE = 40000  # samples; so far, decoders that can do so jump
+LATE = 40000  # samples; to go so far, decoders that can do so seek
 
 
 @dataclass(frozen=True)
@@ -47,8 +56,8 @@ class Target:
 
 
 @functools.cache
-def small_models() -> dict[str, ondes.OnlineISNMF]:
-    """Models of the most different settings, one of them of sound."""
+def small_models() -> dict[str, SavedModel]:
+    """Models with very different settings, one of them of audio."""
     frames = np.random.default_rng(0).exponential(size=(60, 5))
     settings: dict[str, dict[str, object]] = {
         "plain": {},
@@ -60,50 +69,55 @@ def small_models() -> dict[str, ondes.OnlineISNMF]:
         },
         "arrays": {
             "init": np.ones((3, 5)),
-            "frozen": np.arange(1.0, 6),
+            "fixed_components": np.arange(1.0, 6),
             "background": np.full(5, 0.01),
             "random_state": np.random.RandomState(3),
             "solver": ondes.Solver(max_steps=4, momentum=(0.0, 0.3)),
         },
         "sound": {"forgetting": ondes.PerPass(0.3, 400), "penalty": ondes.L1(0.2)},
     }
-    models = {
-        name: ondes.OnlineISNMF(3, **{"random_state": 0, "backend": "reference", **own})
+    estimators = {
+        name: ondes.OnlineNMF(3, **{"random_state": 0, "backend": "reference", **own})
         for name, own in settings.items()
     }
-    for model in models.values():
-        model.partial_fit(frames)
+    for estimator in estimators.values():
+        estimator.partial_fit(frames)
     curve = np.array([[20.0, 0.5], [60.0, 0.25]])
-    models["sound"].audio_ = AudioSettings(8000, ondes.Stft(8, 4, "sine"))
-    models["sound"].provenance_ = Provenance(curve, ("a.wav",), 1, 0, 60, 4.5, 0.25, "SIGINT")
-    return models
+    history = TrainingHistory(curve, ("a.wav",), 1, 0, 60, 4.5, 0.25, "SIGINT")
+    models = {name: SavedModel(each, None, None) for name, each in estimators.items()}
+    return models | {"sound": SavedModel(estimators["sound"], AUDIO, history)}
 
 
 @functools.cache
 def model_seeds() -> dict[str, bytes]:
     """Each of the small models as a file."""
-    return {name: _written(ondes.save, model) for name, model in small_models().items()}
+    return {
+        name: _written(lambda model, path: Dictionary(*model).save(path), model)
+        for name, model in small_models().items()
+    }
 
 
 @functools.cache
 def checkpoint_seeds() -> dict[str, bytes]:
-    """The model of sound in the middle of a run."""
-    model = small_models()["sound"]
-    position = {
-        "settings": ["sine", 8, 4],
-        "recordings": [["a.wav", 8000, 36000], ["b.wav", 44100, 52000]],
-        "position": [0, 3, 1, 17, 240, 2],
-        "loudest": [[0, 0.25], [1, 12.5]],
-    }
-    settings = {"passes": 2, "seed": 0}
-    begun = checkpoint.Checkpoint(model, position, settings)
-    going = checkpoint.Checkpoint(
-        model, position, settings, {"b.wav": "is cut short"}, model.provenance_
-    )
+    """The model of audio in the middle of a run."""
+    model, settings = small_models()["sound"], {"n_passes": 2, "random_state": 0}
+    state = schedule().state()
+    begun = checkpoint.Checkpoint(model, state, settings)
+    failures = {"b.wav": "is truncated"}
+    continued = checkpoint.Checkpoint(model, state, settings, failures, model.history)
     return {
-        name: _written(lambda each, path: checkpoint.write(path, each), kept)
-        for name, kept in {"begun": begun, "going on": going}.items()
+        name: _written(lambda each, path: checkpoint.write(path, each), each)
+        for name, each in {"begun": begun, "continued": continued}.items()
     }
+
+
+def schedule() -> Schedule:
+    """Two recordings, one of unknown length, in the middle of a pass."""
+    known = Recording("a.wav", 8000, 36000, AUDIO.stft.n_frames(36000), True, mark="01234567")
+    recordings = [known, Recording("b.flac", 8000)]
+    made = Schedule(recordings, AUDIO, batch_size=32, round_size=2048, n_passes=2)
+    made.advance(Position(0, 3, n_read=6200, n_given=2, loudest={0: 0.25}))
+    return made
 
 
 def _written(write: Callable[[Any, Path], None], what: object) -> bytes:
@@ -113,19 +127,25 @@ def _written(write: Callable[[Any, Path], None], what: object) -> bytes:
 
 
 def read_model(path: Path) -> None:
-    """A model that is taken can also be shown and kept again."""
-    model = ondes.load(path)
-    repr(model.get_params())
-    ondes.save(model, path, force=True)
+    """A model that is accepted can also be shown and saved again."""
+    dictionary = load(path)
+    repr((dictionary, dictionary.estimator.get_params()))
+    dictionary.save(path, force=True)
 
 
 def read_checkpoint(path: Path) -> None:
-    """One that is taken can also be written again."""
-    checkpoint.write(path, checkpoint.read(path))
+    """One that is accepted can also be written again, and its position is valid or refused."""
+    read = checkpoint.read(path)
+    checkpoint.write(path, read)
+    with contextlib.suppress(ValueError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of recordings with other bytes
+        restored = schedule()
+        restored.restore(read.position)
+        restored.after(restored.position, len(restored.segments_at(restored.position)), {})
 
 
 def read_recording(path: Path) -> None:
-    """All of it, at its own rate and at another, and what comes late in it."""
+    """All of it, at its own rate and at another, and its end alone."""
     probe(path)
     for sr, start in ((None, 0), (OTHER_SR, 0), (None, LATE)):
         with open_blocks(path, sr=sr, start=start) as blocks:
@@ -150,11 +170,11 @@ def read_piped(path: Path) -> None:
 
 
 TARGETS = {
-    "model": Target(model_seeds, archives.mutated, read_model, ondes.ModelFileError),
-    "checkpoint": Target(checkpoint_seeds, archives.mutated, read_checkpoint, ondes.ModelFileError),
-    "recording": Target(sounds.seeds, sounds.mutated, read_recording, AudioError),
+    "model": Target(model_seeds, archives.mutated, read_model, FileError),
+    "checkpoint": Target(checkpoint_seeds, archives.mutated, read_checkpoint, FileError),
+    "recording": Target(sounds.seeds, sounds.mutated, read_recording, FileError),
     "recording_without_av": Target(
-        sounds.libsndfile_seeds, sounds.mutated, read_without_av, AudioError
+        sounds.libsndfile_seeds, sounds.mutated, read_without_av, FileError
     ),
-    "piped": Target(sounds.wav_seeds, sounds.mutated, read_piped, AudioError),
+    "piped": Target(sounds.wav_seeds, sounds.mutated, read_piped, FileError),
 }

@@ -1,4 +1,4 @@
-"""The command `ondes`. Its modules load what is heavy inside the commands: help comes at once."""
+"""The command `ondes`. Heavy modules are imported inside the commands: help appears at once."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ from ondes.cli.report import report
 from ondes.cli.score import score
 from ondes.cli.separate import separate
 from ondes.cli.terminal import DONE, FAILED, INTERRUPTED, complain
+from ondes.errors import OndesError
 
 __all__ = ["main", "ondes"]
 
 
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)  # in the order of a first visit
+        return list(self.commands)  # in the order in which a new user needs them
 
     def invoke(self, ctx: click.Context) -> int:
         try:
             return int(super().invoke(ctx) or DONE)
         except KeyboardInterrupt:
-            complain("interrupted; nothing unfinished was kept.")
+            complain("interrupted; no unfinished files were left behind.")
             return INTERRUPTED
 
 
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit status: 0 done, 1 failed, 2 misused, 3 some files failed and the rest is done, "
+    epilog="Exit status: 0 success; 1 failure; 2 wrong usage; 3 success, but some files failed; "
     "130 interrupted, after saving. ONDES_DEBUG=1 shows tracebacks.",
 )
 @click.version_option(__version__, prog_name="ondes")
 def ondes() -> None:
-    """Learn Itakura-Saito NMF dictionaries from sound of any length, and separate sources.
+    """Learn Itakura-Saito NMF dictionaries from audio of any length, and separate sources.
 
     \b
     Start with:  ondes demo
@@ -57,7 +58,7 @@ for _command in (demo, learn, separate, report, score, info, completion):
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave with its exit status."""
+    """Run the command line and exit with its status."""
     sys.exit(_run(arguments))
 
 
@@ -74,7 +75,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         error.show()
         return error.exit_code
     except BrokenPipeError:
-        # The reader has left, `| head` for one. Nor may the interpreter flush into it at exit.
+        # The reader has closed the pipe, as `| head` does; the flush at exit must not fail, too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
@@ -85,10 +86,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _one_line(error: Exception) -> str:
-    from ondes.nmf.backends import DeviceError
-
     message = " ".join(str(error).split())
-    expected = (ValueError, OSError, ImportError, MemoryError, DeviceError)
+    expected = (OndesError, ValueError, OSError, ImportError, MemoryError)
     if isinstance(error, expected) and message:
         return message
     return f"{type(error).__name__}: {message} (a bug: ONDES_DEBUG=1 shows where; please report it)"

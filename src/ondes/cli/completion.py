@@ -6,10 +6,10 @@ import click
 from click.shell_completion import get_completion_class
 
 
-@click.command(short_help="Print what teaches a shell to complete ondes.")
+@click.command(short_help="Print a shell completion script.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what teaches a SHELL to complete `ondes`.
+    """Print a script with which a SHELL completes the options of `ondes`.
 
     \b
     bash:  ondes completion bash >> ~/.bashrc

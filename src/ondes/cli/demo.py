@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ondes.cli import options, terminal
+from ondes.errors import printable
 
 if TYPE_CHECKING:
     from ondes.learning import LearningProgress
@@ -29,15 +30,14 @@ if TYPE_CHECKING:
     help="Length of the scene.",
 )
 @options.seed
-@options.backend
-@options.jobs
+@options.compute
 @options.force
 @options.as_json
-def demo(output: str, seconds: float, seed: int, as_json: bool, **given: Any) -> None:
-    """Learn four instruments from one tune, separate them in another, and show how well it went.
+def demo(output: str, seconds: float, seed: int, **given: Any) -> None:
+    """Learn four instruments from one tune, separate them in another, and report the result.
 
-    All sounds are made by ondes itself. SI-SDR tells in decibels how near a separated source is to
-    the true one; the gain is over the mixture as it is.
+    Both tunes are synthesised. SI-SDR measures in decibels how close a separated source is to the
+    true one; the gain is the improvement over the unseparated mixture.
     """
     from ondes.demo import run_demo
 
@@ -52,11 +52,10 @@ def demo(output: str, seconds: float, seed: int, as_json: bool, **given: Any) ->
         result = run_demo(
             output,
             seconds=seconds,
-            seed=seed,
+            random_state=seed,
             force=given["force"],
             progress=draw,
-            backend=given["backend"],
-            n_jobs=given["jobs"],
+            **options.compute_settings(given),
         )
     rows = {
         name: {"mixture": before, "separated": result.separated_scores[name]}
@@ -64,14 +63,14 @@ def demo(output: str, seconds: float, seed: int, as_json: bool, **given: Any) ->
     }
     for scores in rows.values():
         scores["gain"] = scores["separated"] - scores["mixture"]
-    if as_json:
+    if given["as_json"]:
         terminal.print_json({"si_sdr": rows, "folder": result.folder, "report": result.report})
         return
     header = ("SI-SDR in dB", "mixture", "separated", "gain")
     cells = [[name, *(f"{db:.1f}" for db in scores.values())] for name, scores in rows.items()]
     terminal.print_table(header, cells)
-    click.echo(f"Sounds and models: {result.folder}")
+    click.echo(f"Recordings and models: {printable(str(result.folder))}")
     if result.report is None:
-        terminal.complain("no report: pip install 'ondes[report]' for the pictures.")
+        terminal.complain("no report was written: pip install 'ondes[report]' for it.")
     else:
-        click.echo(f"Report, to open in a browser: {result.report}")
+        click.echo(f"Report, to open in a browser: {printable(str(result.report))}")

@@ -7,58 +7,64 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ondes.cli import options, terminal
+from ondes.errors import printable
 
 if TYPE_CHECKING:
-    from ondes.nmf.estimator import OnlineISNMF
+    from ondes.nmf.estimator import OnlineNMF
 
 PACKAGES = ("numpy", "scipy", "scikit-learn", "soundfile", "soxr", "click", "rich")
-EXTRAS = {"formats": ("av",), "report": ("matplotlib", "jinja2")}
+EXTRAS = {
+    "formats": ("av",),
+    "report": ("matplotlib", "jinja2"),
+    "dask": ("distributed",),
+    "torch": ("torch",),
+}
 N_NAMED = 3
 
 
-@click.command(short_help="Tell what a model is, or about this installation.")
+@click.command(short_help="Describe a model, or this installation.")
 @click.argument("model", required=False, type=click.Path())
-@click.option("--system", is_flag=True, help="Tell about this installation instead.")
+@click.option("--system", is_flag=True, help="Describe this installation instead.")
 @options.as_json
 def info(model: str | None, system: bool, as_json: bool) -> None:
-    """Tell what a MODEL is and where it comes from."""
+    """Describe a MODEL: its settings, and what it was learned from."""
     if (model is None) != system:
         raise click.UsageError("Give a MODEL, or --system.")
-    told = _system() if model is None else _model(model)
+    facts = _system() if model is None else _model(model)
     if as_json:
-        terminal.print_json(told)
+        terminal.print_json(facts)
         return
-    width = max(map(len, told))
-    for name, value in told.items():
+    width = max(map(len, facts))
+    for name, value in facts.items():
         click.echo(f"{name.replace('_', ' '):{width}}  {_in_words(value)}")
 
 
 def _model(path: str) -> dict[str, Any]:
-    from ondes.model_file import load
+    from ondes.dictionary import load
 
-    model = load(path)
-    told: dict[str, Any] = {
+    dictionary = load(path)
+    facts: dict[str, Any] = {
         "model": path,
-        "n_components": model.n_components,
-        "n_bins": model.n_features_in_,
-        "n_frames": model.n_frames_seen_,
+        "n_components": dictionary.n_components,
+        "n_bins": dictionary.components.shape[1],
+        "n_frames": dictionary.estimator.n_frames_seen_,
     }
-    if model.audio_ is not None:
-        stft = model.audio_.stft
-        told |= {"sr": model.audio_.sr, "n_fft": stft.n_fft, "hop_length": stft.hop_length}
-        told |= {"window": stft.window, "silence": model.audio_.silence}
-    if model.provenance_ is not None:
-        provenance = model.provenance_
-        told |= {"seconds": provenance.seconds, "divergence": provenance.divergence}
-        told |= {"n_files": provenance.n_files, "n_failed": provenance.n_failed}
-        told |= {"stopped_by": provenance.stopped_by, "files": list(provenance.files)}
-    return told | {"settings": _unusual_settings(model)}
+    if dictionary.audio is not None:
+        stft = dictionary.audio.stft
+        facts |= {"sr": dictionary.audio.sr, "n_fft": stft.n_fft, "hop_length": stft.hop_length}
+        facts |= {"window": stft.window, "top_db": dictionary.audio.top_db}
+    if dictionary.history is not None:
+        history = dictionary.history
+        facts |= {"seconds": history.seconds, "divergence": history.divergence}
+        facts |= {"n_files": history.n_files, "n_failed": history.n_failed}
+        facts |= {"stopped_by": history.stopped_by, "files": list(history.files)}
+    return facts | {"settings": _unusual_settings(dictionary.estimator)}
 
 
-def _unusual_settings(model: OnlineISNMF) -> dict[str, str]:
-    """The parameters that are not the default, arrays by their shape."""
-    usual = type(model)().get_params(deep=False)
-    own = model.get_params(deep=False)
+def _unusual_settings(estimator: OnlineNMF) -> dict[str, str]:
+    """The parameters that differ from their defaults, arrays by their shape."""
+    usual = type(estimator)().get_params(deep=False)
+    own = estimator.get_params(deep=False)
     return {
         name: f"array of shape {value.shape}" if hasattr(value, "shape") else repr(value)
         for name, value in own.items()
@@ -72,7 +78,7 @@ def _system() -> dict[str, Any]:
     from ondes import __version__
     from ondes.nmf import backends
 
-    kernel = "not built: NumPy does the work, more slowly"
+    kernel = "not built: NumPy is used instead, which is slower"
     if backends.kernel_is_built():
         from ondes.nmf.backends import native
 
@@ -102,7 +108,7 @@ def _in_words(value: Any) -> str:
         return ", ".join(f"{name}={_in_words(part)}" for name, part in value.items()) or "default"
     if isinstance(value, list):
         more = f" and {len(value) - N_NAMED} more" if len(value) > N_NAMED else ""
-        return ", ".join(map(terminal.printable, value[:N_NAMED])) + more
+        return ", ".join(map(printable, value[:N_NAMED])) + more
     if value is None:
-        return "no"
-    return f"{value:.5g}" if isinstance(value, float) else terminal.printable(str(value))
+        return "none"
+    return f"{value:.5g}" if isinstance(value, float) else printable(str(value))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from ondes.signal.audio import RawFormat
+    from ondes.signal.recordings import RawFormat
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -27,30 +27,33 @@ def _as_backend(_: click.Context, __: click.Parameter, given: str) -> str:
 
 def _as_threads(_: click.Context, __: click.Parameter, given: int) -> int:
     if given < -1 or given == 0:
-        raise click.BadParameter(f"{given} is no number of threads; -1 is one a core.")
+        raise click.BadParameter(f"{given} is not a number of threads; -1 is one per core.")
     return given
 
 
 def _as_raw_format(_: click.Context, __: click.Parameter, given: str | None) -> RawFormat | None:
     if given is None:
         return None
-    from ondes.signal.audio import RawFormat
+    from ondes.signal.recordings import RawFormat
 
     rate, _colon, rest = given.partition(":")
     channels, _colon, encoding = rest.partition(":")
     try:
         return RawFormat(int(rate), int(channels or 1), encoding or "s16le")
     except ValueError as error:
-        raise click.BadParameter(f"{given!r} is not like 44100:2:s16le: {error}") from None
+        raise click.BadParameter(f"{given!r} is not of the form 44100:2:s16le: {error}") from None
 
 
-def _as_decibels(_: click.Context, __: click.Parameter, given: str) -> float | None:
+def _as_top_db(_: click.Context, __: click.Parameter, given: str) -> float | None:
     if given.lower() == "off":
         return None
     try:
-        return -abs(float(given))
+        decibels = float(given)
     except ValueError:
-        raise click.BadParameter(f"{given!r} is neither decibels nor off.") from None
+        decibels = 0.0
+    if not 0 < decibels < float("inf"):
+        raise click.BadParameter(f"{given!r} is neither a positive number of decibels nor off.")
+    return decibels
 
 
 def count(*names: str, help: str, least: int = 1, default: int | None = None) -> Decorator:  # noqa: A002
@@ -79,43 +82,68 @@ def dictionaries(required: bool, multiple: bool = True) -> Decorator:
     )
 
 
+def discovery(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--sources` and `-k`, for mixtures without dictionaries."""
+    components = count(
+        "-k", "--components", default=32, help="Without -d: components of all sources together."
+    )
+    return count("--sources", default=2, help="Without -d: number of sources.")(components(command))
+
+
+def compute(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--backend`, `--device` and `-j`; see `compute_settings`."""
+    backend = click.option(
+        "--backend",
+        default="auto",
+        show_default=True,
+        metavar="NAME",
+        callback=_as_backend,
+        shell_complete=lambda *_: list(_backend_names()),
+        help="Implementation to use: native, reference or torch.",
+    )
+    device = click.option(
+        "--device",
+        metavar="NAME",
+        help="Device of --backend torch: cpu, cuda, cuda:1, mps.  [default: cpu]",
+    )
+    jobs = click.option(
+        "-j",
+        "--jobs",
+        type=int,
+        default=-1,
+        metavar="N",
+        callback=_as_threads,
+        help="Number of threads.  [default: one per core]",
+    )
+    return backend(device(jobs(command)))
+
+
+def compute_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `compute` by their names in Python, checked before any work."""
+    from ondes.nmf.encoding import Compute
+
+    settings = {name: given[name] for name in ("backend", "device")} | {"n_jobs": given["jobs"]}
+    try:
+        Compute(**settings)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return settings
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-force = click.option("--force", is_flag=True, help="Replace what exists.")
-seed = count("--seed", least=0, default=0, help="Of everything random.")
-jobs = click.option(
-    "-j",
-    "--jobs",
-    type=int,
-    default=-1,
-    metavar="N",
-    callback=_as_threads,
-    help="Threads.  [default: one a core]",
-)
-backend = click.option(
-    "--backend",
-    default="auto",
-    show_default=True,
-    metavar="NAME",
-    callback=_as_backend,
-    shell_complete=lambda *_: list(_backend_names()),
-    help="Who does the work: native, reference, torch.",
-)
-device = click.option(
-    "--device",
-    metavar="NAME",
-    help="Where --backend torch works: cpu, cuda, cuda:1, mps.  [default: cpu]",
-)
+force = click.option("--force", is_flag=True, help="Replace existing files.")
+seed = count("--seed", least=0, default=0, help="Seed of all random numbers.")
 raw = click.option(
     "--raw",
     metavar="RATE:CHANNELS:FORMAT",
     callback=_as_raw_format,
-    help="What samples without a header are, as 44100:2:s16le.",
+    help="Format of samples without a header, such as 44100:2:s16le.",
 )
-silence = click.option(
-    "--silence",
+top_db = click.option(
+    "--top-db",
     metavar="DB",
-    default="-60",
+    default="60",
     show_default=True,
-    callback=_as_decibels,
-    help="Leave out frames so far below the loudest of their recording; off keeps all.",
+    callback=_as_top_db,
+    help="Leave out frames this far below the loudest of their recording; off keeps all.",
 )

@@ -8,12 +8,13 @@ from typing import Any
 import click
 
 from ondes.cli import options, terminal
-from ondes.cli.sources import as_sources, discover, load_models
+from ondes.cli.sources import as_sources, check_discovery, discover, load_dictionaries
+from ondes.errors import printable
 
-ROUNDING = 0.01  # seconds by which a recording's length may be told wrong
+TOLERANCE = 0.01  # seconds by which the declared length of a recording may be wrong
 
 
-@click.command(short_help="Make a page to see and hear a separation.")
+@click.command(short_help="Write a page to see and hear a separation.")
 @click.argument("mix")
 @options.dictionaries(required=False)
 @click.option(
@@ -24,7 +25,7 @@ ROUNDING = 0.01  # seconds by which a recording's length may be told wrong
     show_default=True,
     help="The page to write.",
 )
-@click.option("--start", type=click.FloatRange(0), default=0.0, help="Seconds to pass over.")
+@click.option("--start", type=click.FloatRange(0), default=0.0, help="Seconds to skip.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0, min_open=True),
@@ -32,44 +33,44 @@ ROUNDING = 0.01  # seconds by which a recording's length may be told wrong
     show_default=True,
     help="Length of the excerpt to show.",
 )
-@options.count("--sources", default=2, help="Without -d: how many to look for.")
-@options.count("-k", "--components", default=24, help="Without -d: of all sources together.")
+@options.discovery
 @options.seed
 @options.raw
-@options.backend
-@options.jobs
+@options.compute
 @options.force
 def report(mix: str, **given: Any) -> None:
-    """Separate MIX and show all of it on one page that opens from disk and asks for nothing else.
+    """Separate MIX, and show the result on one page that opens from disk and loads nothing else.
 
-    The page has the spectrograms and the sound of the mix, of each source and of each component,
-    and what is known of the dictionaries. Without -d, the mix itself teaches what it consists of.
+    The page has the spectrogram and a player of the mixture, of each source and of each component,
+    and describes the dictionaries. Without -d, the sources are learned from MIX itself.
     """
-    from ondes.excerpt import describe, facts, read_excerpt
-    from ondes.model_file import check_destination
-    from ondes.report import describe_excerpt, write_report
+    from ondes.atomic_file import check_destination
+    from ondes.report import (
+        build_report,
+        describe_dictionaries,
+        describe_excerpt,
+        read_excerpt,
+        write_report,
+    )
 
+    compute = options.compute_settings(given)
     check_destination(given["output"], given["force"])
-    how = {"backend": given["backend"], "n_jobs": given["jobs"]}
-    with terminal.bar("learning") as bar:
-        if given["dictionaries"]:
-            models = load_models(given["dictionaries"])
-        else:
-            model = discover(
-                Path(mix), given["sources"], given["components"], seed=given["seed"], **how,
-                progress=lambda p: bar.show(p.seconds_done, p.seconds_total),
-            )  # fmt: skip
-            models = {"mix": model}
-    sources = as_sources(models)
+    if given["dictionaries"]:
+        dictionaries = load_dictionaries(given["dictionaries"])
+    else:
+        check_discovery([mix], given)
+        with terminal.bar("learning") as bar:
+            dictionaries = {"mix": discover(mix, given, bar.show_learning)}
+    sources = as_sources(dictionaries)
     start, seconds = given["start"], given["seconds"]
     samples, total = read_excerpt(mix, sources.sr, start=start, seconds=seconds, raw=given["raw"])
     stop = start + len(samples) / sources.sr
-    content = describe(
+    content = build_report(
         samples,
         sources,
-        title=Path(mix).name,
-        excerpt=None if total is None else describe_excerpt(start, stop, total - ROUNDING),
-        **facts(models),
-        **how,
+        title=printable(Path(mix).name),
+        excerpt=None if total is None else describe_excerpt(start, stop, total - TOLERANCE),
+        **describe_dictionaries(dictionaries),
+        **compute,
     )
-    click.echo(write_report(given["output"], content, force=given["force"]))
+    click.echo(printable(str(write_report(given["output"], content, force=given["force"]))))

@@ -1,4 +1,4 @@
-"""What all commands say and how: results to standard output, everything else to standard error."""
+"""Output of all commands: results to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ondes.errors import FileError, printable
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ondes.model_file import AudioSettings
-    from ondes.nmf.estimator import OnlineISNMF
+    from ondes.dictionary import Dictionary
+    from ondes.learning import LearningProgress
 
 DONE, FAILED, MISUSED, SOME_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def complain(message: str) -> None:
-    """One line on standard error, however the message was broken."""
-    click.echo(f"ondes: {' '.join(message.split())}", err=True)
+    """Print a message on one line of standard error."""
+    click.echo(_line(message), err=True)
 
 
 def print_json(result: Any) -> None:
-    """A result for programs; what JSON has no number for is null."""
+    """Print a result for programs; what JSON has no number for is null."""
     click.echo(json.dumps(_plain(result), indent=2, allow_nan=False))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A result for people: the first column to the left, the rest to the right."""
+    """Print a table, the first column aligned to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
         cells = [row[0].ljust(widths[0])]
@@ -40,13 +42,8 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         click.echo("  ".join(cells).rstrip())
 
 
-def printable(name: str) -> str:
-    """A file's name on one line, whatever is in it."""
-    return name if name.isprintable() else ascii(name)
-
-
 def clock(seconds: float) -> str:
-    """Seconds as people say them: 42 s, 3:05 min, 1:02:03 h."""
+    """Seconds with a unit: 42 s, 3:05 min, 1:02:03 h."""
     if seconds < 60:
         return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -55,7 +52,7 @@ def clock(seconds: float) -> str:
 
 
 class Bar:
-    """A progress bar over seconds of sound, or nothing where standard error is no terminal."""
+    """A progress bar over seconds of audio, or nothing where standard error is not a terminal."""
 
     def __init__(self, progress: Progress | None, title: str) -> None:
         self._progress = progress
@@ -64,10 +61,10 @@ class Bar:
             self._task = progress.add_task(title, total=None, note="", speed="")
 
     def show(self, seconds_done: float, seconds_total: float | None, note: str = "") -> None:
-        """Draw how far things are."""
+        """Draw the progress."""
         if self._progress is None:
             return
-        if self._seconds_before is None:  # a resumed run has done much of it at no time
+        if self._seconds_before is None:  # a resumed run starts with most of its seconds done
             self._seconds_before = seconds_done
         elapsed, n_new = self._elapsed(), seconds_done - self._seconds_before
         speed = f"{n_new / elapsed:.0f} × real time" if elapsed > 0.5 else ""
@@ -75,22 +72,28 @@ class Bar:
             self._task, completed=seconds_done, total=seconds_total, note=note, speed=speed
         )
 
+    def show_learning(self, progress: LearningProgress) -> None:
+        """Draw the progress of learning."""
+        note = f"divergence {progress.divergence:.3f}"
+        self.show(progress.seconds_done, progress.seconds_total, note)
+
     def _elapsed(self) -> float:
         assert self._progress is not None
         return self._progress.tasks[self._task].elapsed or 0.0
 
     def complain(self, message: str) -> None:
-        """One line above the bar."""
+        """Print a message on one line above the bar."""
         if self._progress is None:
             complain(message)
         else:
-            line = f"ondes: {' '.join(message.split())}"
-            self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            console = self._progress.console
+            console.print(_line(message), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def bar(title: str) -> Iterator[Bar]:
     """Draw a bar on standard error until the end of the block."""
+    title = printable(title)
     if not sys.stderr.isatty():
         yield Bar(None, title)
         return
@@ -98,44 +101,49 @@ def bar(title: str) -> Iterator[Bar]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.completed:.0f} s of sound"),
+        TextColumn("{task.completed:.0f} s of audio"),
         TextColumn("{task.fields[speed]}"),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         yield Bar(progress, title)
 
 
-def gather(inputs: Sequence[str]) -> tuple[list[Path], int]:
-    """The recordings that arguments name, and how many arguments name none; each has its line."""
-    from ondes.signal.audio import AudioError, find_recordings
+def find_recordings(inputs: Sequence[str]) -> tuple[list[Path], int]:
+    """The recordings that arguments name, and how many arguments failed, with one line each."""
+    from ondes.signal import recordings
 
     found: list[Path] = []
     n_failed = 0
     for given in inputs:
         try:
-            found += find_recordings([given])
-        except AudioError as error:
+            found += recordings.find_recordings([given])
+        except FileError as error:
             complain(str(error))
             n_failed += 1
     if "-" in inputs and sys.stdin.isatty():
         raise click.UsageError("Standard input is a terminal; pipe WAV or raw samples into it.")
-    return find_recordings(found), n_failed
+    return recordings.canonical_order(found), n_failed
 
 
-def load_model(path: str) -> tuple[OnlineISNMF, AudioSettings]:
-    """A model that knows how sound becomes frames."""
-    from ondes.model_file import ModelFileError, load
+def load_model(path: str) -> Dictionary:
+    """Load a dictionary that was learned from recordings."""
+    from ondes.dictionary import load
 
-    model = load(path)
-    if model.audio_ is None:
-        raise ModelFileError(
-            path, "was learned from arrays, so it does not know about sound; use `ondes learn`"
+    dictionary = load(path)
+    if dictionary.audio is None:
+        raise FileError(
+            path,
+            "was learned from arrays, so its sampling rate and STFT are unknown; use `ondes learn`",
         )
-    return model, model.audio_
+    return dictionary
+
+
+def _line(message: str) -> str:
+    return f"ondes: {' '.join(message.split())}"
 
 
 def _plain(value: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Learning: Itakura-Saito NMF of nonnegative frames. Knows no file and no sound."""
+"""Online NMF of nonnegative frames; independent of files and of sound."""

@@ -1,6 +1,6 @@
 """The Itakura-Saito divergence, and the one place where a frame's level and floor are defined.
 
-The divergence does not see scale: d(c·v, c·y) = d(v, y). So every frame is divided by its own
+The divergence is invariant to scale: d(c·v, c·y) = d(v, y). So every frame is divided by its own
 level, and the noise floor ε is relative to that level. The same sound at any volume is then the
 same problem, float32 is safe, and a frame's floor depends on that frame alone.
 """
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 
 def itakura_saito(target: Array, model: Array) -> Array:
-    """d(target, model) = Σ_bins target/model − log(target/model) − 1, one value a frame.
+    """d(target, model) = Σ_bins target/model − log(target/model) − 1, one value per frame.
 
     Parameters
     ----------
@@ -41,18 +41,18 @@ def itakura_saito(target: Array, model: Array) -> Array:
 
 @dataclass(frozen=True)
 class LevelledFrames:
-    """Frames with sound, each divided by its level; what a backend works on.
+    """The non-silent frames, each divided by its level: what a backend works on.
 
     Attributes
     ----------
-    values : array of shape (n_sounding, n_bins), float32 or float64, mean near one
-    level : array of shape (n_sounding,), float64; activations times this are in the data's units
-    sounding : boolean array of shape (n_frames,): which of the given frames these are
+    values : array of shape (n_active, n_bins), float32 or float64, mean near one
+    level : array of shape (n_active,), float64; activations times this are in the data's units
+    active : boolean array of shape (n_frames,), which of the given frames these are
     """
 
     values: Array
     level: Array
-    sounding: Array
+    active: Array
 
     def __len__(self) -> int:
         return len(self.values)
@@ -63,16 +63,16 @@ class LevelledFrames:
         return LevelledFrames(self.values[rows], level, everything)
 
     def spread(self, rows: Array) -> Array:
-        """Put one row a sounding frame back among the silent ones, which get zeros."""
-        whole = np.zeros((len(self.sounding), *rows.shape[1:]), dtype=rows.dtype)
-        whole[self.sounding] = rows
+        """One row per given frame, from one per active frame; silent frames get zeros."""
+        whole = np.zeros((len(self.active), *rows.shape[1:]), dtype=rows.dtype)
+        whole[self.active] = rows
         return whole
 
 
 def level_frames(frames: Array, background: Array | None = None) -> LevelledFrames:
     """Divide each frame by its level: its mean power, plus that of the known background.
 
-    A frame whose level is zero is silent: it has nothing to explain and is left out.
+    A frame whose level is zero is silent: there is nothing to explain, and it is left out.
 
     Parameters
     ----------
@@ -83,8 +83,8 @@ def level_frames(frames: Array, background: Array | None = None) -> LevelledFram
     level = np.sum(frames, axis=1, dtype=np.float64) / frames.shape[1]
     if background is not None:
         level = level + background.mean()
-    sounding = level > 0
-    if not sounding.all():
-        frames, level = frames[sounding], level[sounding]
+    active = level > 0
+    if not active.all():
+        frames, level = frames[active], level[active]
     values = np.divide(frames, level[:, None], dtype=np.float64).astype(frames.dtype)
-    return LevelledFrames(values, level, sounding)
+    return LevelledFrames(values, level, active)

@@ -1,9 +1,9 @@
-"""How much the past still counts when new frames arrive: one small object a rule.
+"""How much the past still counts when new frames arrive: one small class per rule.
 
-A rule answers one question: `factor(seen, new, total)`, the number by which past statistics are
+A rule has one method: `factor(seen, new, total)`, the number by which past statistics are
 multiplied before those of `new` frames are added to the `seen` ones. `total` is the size of the
-training set where it is known, else None. Every rule here is per frame: cutting the same stream
-otherwise forgets the same.
+training set where it is known, else None. Every rule here is per frame: the same stream in other
+batches is forgotten at the same rate.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Forgetting(Protocol):
-    """What a forgetting rule has to offer."""
+    """The interface of a forgetting rule."""
 
     def factor(self, seen: float, new: float, total: int | None) -> float:
         """What past statistics are multiplied by."""
@@ -26,7 +26,7 @@ class Forgetting(Protocol):
 class GrowingMemory:
     """Weigh frame s at time t by (s/t)^power: young dictionaries forget fast, old ones slowly.
 
-    The factors telescope, so they do not depend on the cut and need no length of the stream.
+    The factors telescope, so they depend neither on the batches nor on the length of the stream.
     `power=0` forgets nothing.
 
     Examples
@@ -50,7 +50,7 @@ class GrowingMemory:
 
 @dataclass(frozen=True)
 class HalfLife:
-    """Let the weight of a frame halve every `n_frames` frames: for streams that change for ever.
+    """Halve the weight of a frame every `n_frames` frames: for streams that keep changing.
 
     Examples
     --------

@@ -1,12 +1,12 @@
-"""What is asked of activations and dictionaries beside a good fit: one small object a wish.
+"""Penalties on activations and on dictionaries: one small class per penalty.
 
 A penalty on the activations is a concave increasing ψ of each group's share of a frame's energy,
-e = Σ_{k in group} ‖w_k‖₁ h_k / (n_bins · level). Written so, it sees neither the scale shared
-between dictionary and activations nor the volume of the sound. A concave function lies under its
-tangents: its slope joins the denominator of either update, and descent is kept.
+e = Σ_{k in group} ‖w_k‖₁ h_k / (n_bins · level). In this form it depends neither on the scale
+shared between dictionary and activations nor on the volume of the sound. A concave function lies
+under its tangents: its slope is added to the denominator of either update, and descent is kept.
 
 A penalty on the dictionary is a function of rows that sum to one. It is majorised around the
-present dictionary by linear · w + quadratic · w², and weighs by the number of frames remembered.
+present dictionary by linear · w + quadratic · w², and weighted by the number of frames remembered.
 
 A user's own penalty is any object with these methods.
 """
@@ -62,10 +62,10 @@ def _check_offset(name: str, offset: float) -> None:
 
 @dataclass(frozen=True)
 class GroupLog:
-    """strength · Σ_groups log(offset + share): few groups sound at a time.
+    """strength · Σ_groups log(offset + share): few groups are active at a time.
 
-    With the components of one source in one group this is what lets sources part without labels.
-    A group whose share is far under `offset` counts as quiet.
+    With the components of one source in one group, this separates sources without labels.
+    A group whose share is far below `offset` counts as inactive.
 
     Examples
     --------
@@ -120,7 +120,7 @@ class L1:
 
 @dataclass(frozen=True)
 class LogSparsity:
-    """strength · Σ log(offset + w · n_bins): spectra of few lines.
+    """strength · Σ log(offset + w · n_bins): spectra with few lines.
 
     Examples
     --------
@@ -170,11 +170,11 @@ class Smoothness:
         return float(self.strength * np.square(steps).sum())
 
     def majoriser(self, dictionary: Array) -> tuple[Array, Array]:
-        """(x − y)² ≤ ½(2x − m)² + ½(2y − m)², m = x₀ + y₀: each neighbour pair is parted."""
+        """(x − y)² ≤ ½(2x − m)² + ½(2y − m)², m = x₀ + y₀: each pair of neighbours is separated."""
         scale = self.strength * dictionary.shape[1] ** 2
-        meeting = dictionary[:, 1:] + dictionary[:, :-1]
+        pair_sums = dictionary[:, 1:] + dictionary[:, :-1]
         linear, quadratic = np.zeros_like(dictionary), np.zeros_like(dictionary)
         for side in (np.s_[:, 1:], np.s_[:, :-1]):
-            linear[side] -= 2 * scale * meeting
+            linear[side] -= 2 * scale * pair_sums
             quadratic[side] += 2 * scale
         return linear, quadratic

@@ -1,20 +1,23 @@
-"""What a frame's activations depend on beside the frame itself. Every backend takes these."""
+"""What a frame's activations depend on besides the frame itself; the input of every backend."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ondes.nmf.divergence import Array
 from ondes.nmf.penalties import ActivationPenalty
 
+__all__ = ["TRANSFORM_SOLVER", "Problem", "Solver", "power"]
+
 # Activations stay above this, in units of a frame's level: a zero could never grow again, and
 # numbers far below the noise floor only cost time.
 ACTIVATION_FLOOR = 1e-20
 
-# A rise of the objective smaller than this per bin is no reason to restart. Near convergence every
-# comparison is decided by rounding, and the path, so the answer, would depend on it.
+# A smaller rise of the objective per bin causes no restart: near convergence rounding decides every
+# comparison, and the path, hence the result, would depend on it.
 TOLERATED_RISE = 1e-4
 
 NESTEROV = tuple(n / (n + 2) for n in range(20))
@@ -27,17 +30,17 @@ class Solver:
     Attributes
     ----------
     max_steps : int
-        At most this many steps a frame.
+        At most this many steps per frame.
     exponent : float in (0, 1]
         θ of h ← h · (numerator / denominator)^θ. ½ is the paper's; 1 goes about twice as far.
     momentum : tuple of float
         Step n after a restart starts from h · (h / h_before)^momentum[n]. The first entry is zero
-        and the tuple is cycled, so that a plain step comes again and again and limits are
-        stationary. A start that raises the objective by more than 1e-4 per bin is dropped, and
-        the cycle begins anew. Empty: plain steps only.
+        and the tuple is cycled, so that plain steps recur and limits are stationary. A start that
+        raises the objective by more than 1e-4 per bin is dropped, and the cycle restarts. Empty:
+        plain steps only.
     tol : float
-        A frame is done when Σ_k h_k |numerator_k − denominator_k| / n_bins is below this. Zero
-        takes every step, and the result is a smooth function of the frame.
+        A frame is finished when Σ_k h_k |numerator_k − denominator_k| / n_bins is below this. With
+        zero every step is taken, and the result is a smooth function of the frame.
 
     Examples
     --------
@@ -56,7 +59,7 @@ class Solver:
         if not 0 < self.exponent <= 1:
             raise ValueError(f"exponent={self.exponent!r} of Solver must lie in (0, 1].")
         if self.momentum and self.momentum[0] != 0:
-            raise ValueError("momentum of Solver must begin with 0: the first step is a plain one.")
+            raise ValueError("momentum of Solver must begin with 0, a plain first step.")
         if not all(0 <= weight < 1 for weight in self.momentum):
             raise ValueError(f"momentum={self.momentum!r} of Solver must lie in [0, 1).")
         if not self.tol >= 0:
@@ -64,8 +67,11 @@ class Solver:
 
     @classmethod
     def paper(cls, max_steps: int = 100) -> Solver:
-        """Plain majorise-minimise steps, all of them."""
+        """Plain majorise-minimise steps, as many as `max_steps`."""
         return cls(max_steps=max_steps, exponent=0.5, momentum=(), tol=0.0)
+
+
+TRANSFORM_SOLVER = Solver(max_steps=200, tol=1e-3)  # within 1e-3 of the converged divergence
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ class Problem:
     solver : Solver
     background : array of shape (n_bins,) in the data's units, or None
     penalty : ActivationPenalty or None
-    groups : integer array of shape (n_components,): the group of each component, from 0 on
+    groups : integer array of shape (n_components,), the group of each component, from 0 on; or None
     """
 
     dictionary: Array
@@ -93,3 +99,10 @@ class Problem:
     def group_of(self) -> Array:
         """The group of each component; without groups, each component is its own."""
         return np.arange(len(self.dictionary)) if self.groups is None else self.groups
+
+
+def power(ratio: Any, exponent: float, xp: Any = np) -> Any:
+    """The ratio^θ of a multiplicative step, for arrays and tensors (`xp` is NumPy or PyTorch)."""
+    if exponent == 1:
+        return ratio
+    return xp.sqrt(ratio) if exponent == 0.5 else ratio ** float(exponent)

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ondes.nmf.divergence import Array
+__all__ = ["Statistics"]
+
+ArrayOrTensor = Any  # a NumPy array or a PyTorch tensor
 
 
 @dataclass(frozen=True)
 class Statistics:
     """A and B of the paper, with the divergence and the count: every field adds and decays.
 
+    The estimator holds NumPy arrays and floats; on a GPU all four fields are tensors.
+
     Attributes
     ----------
     numerator : array of shape (n_components, n_bins), float64
         A = Σ w² · (v / y²) · h over frames.
     denominator : array of shape (n_components, n_bins), float64
-        B = Σ (1 / y) · h over frames.
+        B = Σ (1 / y) · h over frames, plus the gradient of a penalty on the activations.
     divergence : float
         Σ d(v, y) over frames; divided by `n_frames` it is the running cost.
     n_frames : float
-        How many frames with sound these sums stand for, after forgetting.
+        How many non-silent frames these sums stand for, after forgetting.
 
     Examples
     --------
@@ -31,10 +36,10 @@ class Statistics:
     0.0
     """
 
-    numerator: Array
-    denominator: Array
-    divergence: float
-    n_frames: float
+    numerator: ArrayOrTensor
+    denominator: ArrayOrTensor
+    divergence: ArrayOrTensor
+    n_frames: ArrayOrTensor
 
     @classmethod
     def zeros(cls, n_components: int, n_bins: int) -> Statistics:
@@ -43,16 +48,43 @@ class Statistics:
         return cls(np.zeros(shape), np.zeros(shape), 0.0, 0.0)
 
     @classmethod
-    def prior(cls, dictionary: Array, n_frames: float) -> Statistics:
+    def prior(cls, dictionary: ArrayOrTensor, n_frames: float) -> Statistics:
         """Statistics that give `dictionary` back and weigh like `n_frames` frames of data."""
         n_components, n_bins = dictionary.shape
         # A frame at level one shares n_bins of energy among n_components: h / y is about this.
         weight = np.full(dictionary.shape, n_frames * n_bins / n_components)
         return cls(weight * dictionary**2, weight, 0.0, float(n_frames))
 
+    @classmethod
+    def from_sums(
+        cls,
+        dictionary: ArrayOrTensor,
+        weighted: ArrayOrTensor,
+        inverse: ArrayOrTensor,
+        penalty_gradient: ArrayOrTensor,
+        divergence: ArrayOrTensor,
+        n_frames: ArrayOrTensor,
+    ) -> Statistics:
+        """The statistics of some frames, from what a backend sums over them.
+
+        Parameters
+        ----------
+        dictionary : array of shape (n_components, n_bins), float64
+        weighted : array of shape (n_components, n_bins)
+            Σ h · (v + ε) / y².
+        inverse : array of shape (n_components, n_bins), float64
+            Σ h / y.
+        penalty_gradient : array of shape (n_components,), float64
+            Σ h · ψ', the slope of the penalty on the activations; zeros without one.
+        divergence, n_frames : float
+        """
+        return cls(
+            dictionary**2 * weighted, inverse + penalty_gradient[:, None], divergence, n_frames
+        )
+
     @property
     def divergence_per_bin(self) -> float:
-        """The running cost: of the frames remembered, each as it was met; zero for none."""
+        """The running cost: of the frames remembered, each at the time of its update."""
         if self.n_frames == 0:
             return 0.0
         return float(self.divergence / self.n_frames / self.numerator.shape[1])
@@ -65,8 +97,8 @@ class Statistics:
             self.n_frames + other.n_frames,
         )
 
-    def decay(self, factor: float) -> Statistics:
-        """Let every sum count `factor` times as much."""
+    def decay(self, factor: ArrayOrTensor) -> Statistics:
+        """Multiply every sum by `factor`."""
         return Statistics(
             self.numerator * factor,
             self.denominator * factor,
@@ -74,7 +106,7 @@ class Statistics:
             self.n_frames * factor,
         )
 
-    def rescale(self, scale: Array) -> Statistics:
+    def rescale(self, scale: ArrayOrTensor) -> Statistics:
         """Follow dictionary rows divided by `scale`, of shape (n_components,): A / s and B · s."""
         return Statistics(
             self.numerator / scale[:, None],

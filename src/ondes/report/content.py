@@ -36,29 +36,30 @@ class Source:
 
 @dataclass(frozen=True)
 class ReportContent:
-    """All that a report shows of one mixture, or of an excerpt of it.
+    """Everything that a report shows of one mixture, or of an excerpt of it.
 
     Parameters
     ----------
     title : str
     sr : int
-        Samples a second.
+        Sampling rate in Hz.
     hop_length, n_fft : int
-        Of the transform that `dictionary` and `activations` come from.
+        Settings of the STFT that `dictionary` and `activations` come from.
     mixture : float32 array of shape (n,) or (n, n_channels)
-        The excerpt to see and hear.
+        The excerpt to show and play.
     sources : tuple of Source
     dictionary : array of shape (n_components, n_bins)
     activations : array of shape (n_frames, n_components)
-        Of the excerpt.
+        Activations of the excerpt.
     component_samples : tuple of float32 arrays, each of shape (n,) or (n, n_channels)
-        Each component alone; or none at all.
+        Each component alone, or empty.
     curves : tuple of (str, tuple of (float, float))
-        The name of a dictionary, and its learning: frames, and the divergence per bin then.
+        The name of a dictionary and its learning curve: numbers of frames, and the divergence per
+        bin there.
     numbers, settings : tuple of (str, str)
         Name and value, in the order to show them.
     excerpt : str, optional
-        What part of the recording this is; see `describe_excerpt`.
+        Which part of the recording this is; see `describe_excerpt`.
 
     Raises
     ------
@@ -95,17 +96,19 @@ class ReportContent:
             )
         if len(self.component_samples) not in (0, n_components):
             raise ValueError(
-                f"There are sounds of {len(self.component_samples)} components, "
-                f"but {n_components} components."
+                f"Samples of {len(self.component_samples)} components do not fit "
+                f"{n_components} components."
             )
         for name, samples in self._parts():
             if len(samples) != len(self.mixture):
                 raise ValueError(
-                    f"{name} has {len(samples)} samples, but the mixture {len(self.mixture)}."
+                    f"{name} has {len(samples)} samples, but the mixture has {len(self.mixture)}."
                 )
         for source in self.sources:
             if not set(source.components) <= set(range(n_components)):
-                raise ValueError(f"{source.name} has components beyond the {n_components} known.")
+                raise ValueError(
+                    f"{source.name} lists components beyond the {n_components} of the dictionary."
+                )
 
     def _parts(self) -> list[tuple[str, Samples]]:
         return [
@@ -115,12 +118,12 @@ class ReportContent:
 
     @property
     def seconds(self) -> float:
-        """Length of the excerpt."""
+        """Length of the excerpt in seconds."""
         return len(self.mixture) / self.sr
 
 
 def describe_excerpt(start: float, stop: float, total: float) -> str | None:
-    """Say which part of a recording is shown, in seconds; nothing where it is all of it.
+    """Describe which part of a recording is shown, in seconds; None where it is all of it.
 
     Examples
     --------

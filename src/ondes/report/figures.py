@@ -1,7 +1,7 @@
 """Pictures of spectrograms, spectra, activations and learning.
 
-A picture holds no text: its axes are written by the page, so that they stay legible on a phone
-and follow its light or dark colours.
+A picture contains no text: the page writes the axes, so that they stay legible on a phone and
+follow its light or dark colours.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ondes.report.content import clock
-from ondes.signal.stft import Stft, power
+from ondes.signal.stft import Stft
 
 __all__ = [
     "Axis",
@@ -25,7 +25,6 @@ __all__ = [
     "activation",
     "colour_scale",
     "learning_curve",
-    "power_frames",
     "spectrogram",
     "spectrum",
 ]
@@ -44,7 +43,7 @@ CURVE_WIDTH, CURVE_HEIGHT = 1000, 100
 
 @dataclass(frozen=True)
 class Axis:
-    """A labelled axis; each tick is a position in percent and a text."""
+    """A labelled axis; each tick is a position in percent and its text."""
 
     label: str
     ticks: tuple[tuple[float, str], ...]
@@ -63,7 +62,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Timeline:
-    """How frames lie in time."""
+    """Where frames lie in time."""
 
     n_samples: int
     sr: int
@@ -95,12 +94,6 @@ class Timeline:
         )
 
 
-def power_frames(samples: Array, stft: Stft) -> Array:
-    """Power of each frame and bin, channels averaged."""
-    frames = power(stft.forward(samples))
-    return frames.mean(axis=1) if frames.ndim > 2 else frames
-
-
 def spectrogram(name: str, frames: Array, timeline: Timeline, reference: float) -> Picture:
     """Draw power frames, shape (n_frames, n_bins), in dB below `reference`."""
     highest = timeline.sr / 2
@@ -123,8 +116,8 @@ def spectrum(name: str, bins: Array, sr: int) -> Picture:
     levels = np.interp(_hertz(mels), hertz, _decibels(bins, float(bins.max())))
     low, middle, high = np.interp([0.1, 0.5, 0.9], _shares(bins), hertz)
     return Picture(
-        f"Spectrum of {name}: strongest at {_say_hertz(hertz[bins.argmax()])}, half of its power "
-        f"below {_say_hertz(middle)}, four fifths from {_say_hertz(low)} to {_say_hertz(high)}.",
+        f"Spectrum of {name}: strongest at {_in_hertz(hertz[bins.argmax()])}, half of its power "
+        f"below {_in_hertz(middle)}, four fifths from {_in_hertz(low)} to {_in_hertz(high)}.",
         x=_frequency_axis(sr / 2),
         y=_decibel_axis("Power (dB)"),
         path=_curve_path(mels, levels, (0, mels[-1]), (-CURVE_RANGE_DB, 0)),
@@ -213,7 +206,7 @@ def _image(levels: Array) -> str:
 
 
 def _curve_path(x: Array, y: Array, x_range: ArrayLike, y_range: ArrayLike) -> str:
-    """Write the area under a curve as an SVG path, its sides and its bottom out of sight."""
+    """Write the area under a curve as an SVG path whose sides and bottom lie out of view."""
     right = np.interp(x, np.asarray(x_range), (0, CURVE_WIDTH))
     down = np.interp(y, np.asarray(y_range), (CURVE_HEIGHT, 0))
     points = " ".join(f"{a:.0f},{b:.1f}" for a, b in zip(right, down, strict=True))
@@ -228,7 +221,7 @@ def _describe_spectrogram(columns: Array, timeline: Timeline) -> str:
     low, high = np.interp([0.1, 0.9], _shares(columns.mean(axis=0)), hertz)
     loudest = (columns.sum(axis=1).argmax() + 0.5) * timeline.seconds / len(columns)
     return (
-        f"four fifths of the power lie from {_say_hertz(low)} to {_say_hertz(high)}, "
+        f"four fifths of the power lie from {_in_hertz(low)} to {_in_hertz(high)}, "
         f"loudest at {loudest:.1f} s."
     )
 
@@ -295,5 +288,5 @@ def _plain(value: float) -> str:
     return f"{value:.6g}".replace("-", "−")
 
 
-def _say_hertz(hertz: float) -> str:
+def _in_hertz(hertz: float) -> str:
     return f"{hertz:.0f} Hz" if hertz < 1000 else f"{hertz / 1000:.1f} kHz"

@@ -1,4 +1,4 @@
-"""Fill the page and put it in place."""
+"""Render the page, and write it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ondes.atomic_file import check_destination, write_atomically
 from ondes.report.content import ReportContent, Samples, Source, clock
 from ondes.signal.stft import Stft
-from ondes.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ __all__ = ["render", "write_report"]
 
 @dataclass(frozen=True)
 class Track:
-    """A row of the page: something to see, and where there is a sound, to hear."""
+    """A row of the page: its pictures, and a player where it has a sound."""
 
     id: str
     name: str
@@ -34,7 +34,7 @@ class Track:
 
 
 def write_report(path: str | Path, content: ReportContent, *, force: bool = False) -> Path:
-    """Write a report as one HTML file, whole or not at all.
+    """Write a report as one HTML file, complete or not at all.
 
     Parameters
     ----------
@@ -46,30 +46,22 @@ def write_report(path: str | Path, content: ReportContent, *, force: bool = Fals
     Returns
     -------
     Path
-        Of the report.
+        The file written.
 
     Raises
     ------
-    FileExistsError
-        Where there is a file already and `force` is not given.
-    OSError
-        Where the file cannot be written.
+    FileError
+        Where the file exists already and `force` is not given, or it cannot be written.
     ModuleNotFoundError
         Where matplotlib or jinja2 is missing.
     """
-    target = Path(path)
-    _check_target(target, force)
-    page = render(content).encode("utf-8")
-    _check_target(target, force)
-    try:
-        write_whole(target, page)
-    except OSError as error:
-        raise OSError(f"{target} cannot be written: {error.strerror or error}.") from error
-    return target
+    check_destination(path, force)  # rendering takes seconds
+    write_atomically(path, render(content).encode("utf-8"), force)
+    return Path(path)
 
 
 def render(content: ReportContent) -> str:
-    """Render a report as HTML that asks for no other file.
+    """Render a report as HTML that needs no other file.
 
     Parameters
     ----------
@@ -117,11 +109,11 @@ def render(content: ReportContent) -> str:
         colours=colour_scale(),
         style=Markup(style),
         script=Markup(script),
-        # Whatever a name may smuggle in, the browser runs this one script and asks no one.
+        # Whatever a name contains, the browser runs this one script and loads nothing.
         policy=f"default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; "
         f"script-src 'sha256-{_sha256(script)}'",
     )
-    # Names of files may hold bytes that are no UTF-8.
+    # File names may contain bytes that are not valid UTF-8.
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -129,11 +121,11 @@ def _stem_tracks(
     content: ReportContent, stems: Sequence[Samples], sounds: Sequence[str]
 ) -> list[Track]:
     """The mixture, then its sources."""
-    from ondes.report.figures import Timeline, power_frames, spectrogram
+    from ondes.report.figures import Timeline, spectrogram
 
     stft = Stft(content.n_fft, content.hop_length)
     timeline = Timeline(len(content.mixture), content.sr, stft)
-    frames = [power_frames(samples, stft) for samples in stems]
+    frames = [stft.power(samples) for samples in stems]
     reference = float(frames[0].max())
     names = ["Mixture", *(source.name for source in content.sources)]
     notes = ["as it was recorded", *(_describe_source(source) for source in content.sources)]
@@ -195,13 +187,3 @@ def _read(name: str) -> str:
 
 def _sha256(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
-
-
-def _check_target(path: Path, force: bool) -> None:
-    """Refuse what would fail in the end, before seconds are spent on it."""
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder: name a file in it.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}.")
-    if path.exists() and not force:
-        raise FileExistsError(f"{path} exists already: choose another name, or force.")

@@ -1,6 +1,6 @@
 "use strict";
-// One clock for every sound: whatever is chosen is heard at the same place in time. Without this
-// script each sound keeps its browser's own player.
+// One clock for every sound: whatever is chosen plays from the same position in time. Without this
+// script each sound keeps the browser's own player.
 (() => {
   const find = (selector) => document.querySelector(selector);
   const all = (selector) => [...document.querySelectorAll(selector)];
@@ -10,11 +10,11 @@
   const sources = all("[data-mutes]").map((button) => button.dataset.mutes);
   const muted = new Set();
   const decoded = new Map(); // track -> promise of its samples
-  const voices = new Map(); // track -> what sounds now
+  const voices = new Map(); // track -> what plays now
   let context = null;
   let isPlaying = false;
-  let position = 0; // seconds, while nothing sounds
-  let origin = null; // when position 0 sounded, in the context's time
+  let position = 0; // seconds, while nothing plays
+  let origin = null; // when position 0 played, in the context's time
   let latestChange = 0;
 
   const now = () =>
@@ -51,7 +51,7 @@
     voices.delete(id);
   }
 
-  // Makes what sounds agree with what is wanted; old voices go on until the new ones are ready.
+  // Makes what plays agree with what is wanted; old voices continue until the new ones are ready.
   async function update() {
     const change = ++latestChange;
     const ids = isPlaying ? wanted() : [];
@@ -72,7 +72,7 @@
 
   function play() {
     context ??= new AudioContext();
-    // Else the silent switch of a phone silences the page.
+    // Otherwise the silent switch of a phone silences the page.
     if (navigator.audioSession) navigator.audioSession.type = "playback";
     context.resume();
     isPlaying = true;
@@ -136,7 +136,7 @@
       const id = button.dataset.plays;
       const track = document.getElementById(id);
       showButton(button, isPlaying && choice.value === id, track.querySelector("h3").textContent);
-      track.classList.toggle("heard", ids.includes(id));
+      track.classList.toggle("audible", ids.includes(id));
     }
     for (const button of all("[data-mutes]"))
       button.setAttribute("aria-pressed", String(muted.has(button.dataset.mutes)));

@@ -1,4 +1,4 @@
-"""Sounds inside a page."""
+"""Audio embedded in a page."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["sound_uris"]
 
 Samples = NDArray[np.float32]
 
-# MP3 is the one compact format that both libsndfile writes and every browser plays, Safari too.
+# MP3 is the one compact format that libsndfile writes and every browser plays, Safari included.
 MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 
 
 def sound_uris(recordings: Sequence[Samples], sr: int) -> list[str]:
-    """Encode recordings of shape (n,) or (n, n_channels) as data URIs, all at one gain.
+    """Encode recordings of shape (n,) or (n, n_channels) as data URIs, all with the same gain.
 
-    The gain is 1, or less where a peak would be clipped, so that levels still compare.
+    The gain is 1, or less where a peak would be clipped, so that levels remain comparable.
     """
     peak = max((float(np.abs(samples).max()) for samples in recordings if samples.size), default=0)
     gain = np.float32(1 / max(peak, 1))
@@ -38,7 +38,7 @@ def _data_uri(samples: Samples, sr: int) -> str:
     rate = min((rate for rate in MP3_RATES if rate >= sr), default=MP3_RATES[-1])
     if rate != sr:
         samples = soxr.resample(samples, sr, rate)
-    # A libsndfile older than 1.1 writes no MP3; FLAC is ten times larger but plays as widely.
+    # A libsndfile older than 1.1 cannot write MP3; FLAC is ten times larger but plays as widely.
     file_format = "MP3" if "MP3" in soundfile.available_formats() else "FLAC"
     kind = {"MP3": "mpeg", "FLAC": "flac"}[file_format]
     file = io.BytesIO()

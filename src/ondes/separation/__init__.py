@@ -1,15 +1,15 @@
 """Separation: a mixture in, its sources out."""
 
-from ondes.separation.grouping import discover_sources, group_components, power_frames
-from ondes.separation.masks import Sources, source_masks
+from ondes.separation.grouping import group_components
+from ondes.separation.masks import source_masks
 from ondes.separation.separator import Separator, separate, separate_file
+from ondes.separation.sources import REST, Sources
 
 __all__ = [
+    "REST",
     "Separator",
     "Sources",
-    "discover_sources",
     "group_components",
-    "power_frames",
     "separate",
     "separate_file",
     "source_masks",

@@ -1,66 +1,89 @@
 """A mixture in, its sources out: they sum to the mixture, sample by sample.
 
-Every frame of the mixture is explained by all dictionaries together, and each bin is parted as the
-model says. Blocks of any size go in; what comes out does not depend on them.
+Every frame of the mixture is explained by all dictionaries together, and the power of each bin is
+divided as the model says. The result does not depend on how the samples are cut into blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ondes.errors import FileError
 from ondes.nmf.divergence import Array
-from ondes.nmf.estimator import OnlineISNMF
+from ondes.nmf.encoding import Compute
 from ondes.nmf.penalties import ActivationPenalty
-from ondes.separation.adaptation import FreeComponents
-from ondes.separation.masks import REST, Sources, source_masks
-from ondes.signal.audio import AudioBlocks, AudioError, RawFormat, open_blocks
-from ondes.signal.stft import Frames, power
+from ondes.rebatch import slices
+from ondes.separation.dictionary_masks import DictionaryMasks
+from ondes.separation.sources import REST, Models, Sources
+from ondes.signal.recordings import AudioBlocks, RawFormat, open_blocks
+from ondes.signal.stft import Frames, mean_power
 
-__all__ = ["Separator", "Sources", "separate", "separate_file"]
+__all__ = ["Separator", "separate", "separate_file"]
 
 Samples = NDArray[np.float32]
-Models = Sources | OnlineISNMF | Mapping[str, OnlineISNMF]
 
+FRAMES_AT_ONCE = 64
 LOUDEST_SAMPLE = 1e30  # beyond, the Fourier sums of float32 may overflow
+
+
+class MaskStream(Protocol):
+    """Masks of a stream of frames: `DictionaryMasks`."""
+
+    names: tuple[str, ...]
+
+    def reset(self) -> None:
+        """Forget everything pushed so far."""
+
+    def push(self, spectra: Samples, amplitude: Samples) -> Array:
+        """Take the next frames; return the masks that are ready, (n_sources, m, n_bins)."""
+
+    def flush(self) -> Array:
+        """Return the last masks, and reset."""
 
 
 class Separator:
     """Separate a stream at constant memory: samples in, samples of each source out.
 
-    Masks come from the channels' mean power and are the same for each channel, so that a source
-    keeps its place between the loudspeakers.
+    Masks come from the mean power of the channels and are the same for each channel, so that a
+    source keeps its place in the stereo image. Above the highest frequency that the models know,
+    every source gets the mean of its masks over the octave below.
 
     Parameters
     ----------
-    models : mapping of str to OnlineISNMF, or Sources, or one OnlineISNMF with groups
-        The sources' dictionaries.
+    models : mapping of str to Dictionary, or one Dictionary with groups, or Sources
+        The dictionaries of the sources.
+    sr : int, optional
+        Sampling rate of the mixture; by default that of the models.
     residual : str, optional
-        Name of a source of its own for what is ten times louder than the dictionaries explain.
-        By default the sources share all in proportion.
+        Name of one more source, for power beyond ten times what the dictionaries explain. By
+        default the sources share all power in proportion.
     n_free : int
-        Components learned from the mixture itself while it is separated, beside the given ones,
-        which stay. They are one more source.
+        Components learned from the mixture itself while it is separated. They are one more
+        source; the given components stay fixed.
     rest : str
-        The name of that source.
+        Name of that source.
     penalty : ActivationPenalty, optional
-        On the activations, sources as groups: `GroupLog` lets fewer sources sound at a time.
+        On the activations, with the sources as groups: with `GroupLog` fewer sources are active
+        at a time.
     batch_size : int
-        Frames dealt with at a time, also between two updates of the free components. The delay
-        of the output is so many frames.
+        Frames separated at a time, and between two updates of the free components. The output is
+        delayed by as many frames.
     random_state : int
-        Of the free components.
-    backend, n_jobs
-        As of `OnlineISNMF`.
+        Decides the first dictionary of the free components.
+    backend, device, n_jobs
+        As in `OnlineNMF`.
 
     Attributes
     ----------
     names : tuple of str
-        Of the sources, in the order of the output.
+        Names of the sources, in the order of the output.
+    sr : int
+        Sampling rate of the mixture and of the sources.
 
     Examples
     --------
@@ -68,7 +91,7 @@ class Separator:
     >>> from ondes.signal.stft import Stft
     >>> rows = np.array([[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
     >>> sources = Sources(rows, np.arange(2), ("low", "high"), 8000, Stft(4))
-    >>> separator = Separator(sources, backend="reference")
+    >>> separator = Separator(sources)
     >>> first = separator.push(np.ones(1000))
     >>> last = separator.flush()
     >>> total = sum(np.concatenate([first[name], last[name]]) for name in separator.names)
@@ -80,6 +103,7 @@ class Separator:
         self,
         models: Models,
         *,
+        sr: int | None = None,
         residual: str | None = None,
         n_free: int = 0,
         rest: str = REST,
@@ -87,32 +111,34 @@ class Separator:
         batch_size: int = 64,
         random_state: int = 0,
         backend: str = "auto",
-        n_jobs: int = 1,
+        device: str | None = None,
+        n_jobs: int | None = None,
     ) -> None:
-        if batch_size < 1 or n_free < 0:
-            raise ValueError(
-                f"batch_size={batch_size} must be 1 or more, and n_free={n_free} 0 or more."
-            )
-        self.sources = Sources.of(models)
-        added = [*([rest] if n_free else []), *([] if residual is None else [residual])]
-        self.names = (*self.sources.names, *added)
+        sources = Sources.of(models)
+        self._masks: MaskStream = DictionaryMasks(
+            sources,
+            residual=residual,
+            n_free=n_free,
+            rest=rest,
+            penalty=penalty,
+            batch_size=batch_size,
+            random_state=random_state,
+            compute=Compute(backend, device, n_jobs=n_jobs),
+        )
+        self.names = self._masks.names
         if len(set(self.names)) < len(self.names):
-            raise ValueError(f"Two sources would be called alike among {self.names}; rename one.")
-        self.sources.stft.check_invertible()
-        self._residual, self._penalty, self._batch_size = residual, penalty, batch_size
-        self._solving: dict[str, Any] = {"backend": backend, "n_jobs": n_jobs}
-        self._free = None
-        if n_free:
-            settings = {"batch_size": batch_size, "penalty": penalty, "random_state": random_state}
-            self._free = FreeComponents(self.sources, n_free, rest, **settings, **self._solving)
+            raise ValueError(f"Two sources have the same name among {self.names}; rename one.")
+        self.sr = sources.sr if sr is None else sr
+        self._n_known = sources.stft.n_bins
+        self._stft = sources.stft.at_rate(self.sr / sources.sr)
+        self._stft.check_invertible()
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything pushed so far, and what free components have learned."""
+        """Forget everything pushed so far, and what the free components have learned."""
         self._shape: tuple[int, ...] | None = None
-        self._mixture = np.zeros(0, np.float32)  # what was not shared out among the sources yet
-        if self._free is not None:
-            self._free.reset()
+        self._mixture = np.zeros(0, np.float32)  # samples not yet divided among the sources
+        self._masks.reset()
 
     def push(self, samples: ArrayLike) -> dict[str, Samples]:
         """Take the next samples; return those of each source that are ready.
@@ -131,77 +157,77 @@ class Separator:
             self._start(block.shape[1:])
         if block.shape[1:] != self._shape:
             raise ValueError(
-                f"A block of shape {block.shape} came after blocks of (n, *{self._shape}); "
-                "keep the channels, or flush first."
+                f"A block of shape {block.shape} follows blocks of shape (n, *{self._shape}); "
+                "keep the number of channels, or flush first."
             )
-        length = self._batch_size * self.sources.stft.hop_length
         parts = []
-        for first in range(0, len(block), length):
-            piece = block[first : first + length]
-            self._mixture = np.concatenate([self._mixture, piece])
-            parts += self._advance(self._forward.push(piece))
+        for rows in slices(len(block), FRAMES_AT_ONCE * self._stft.hop_length):
+            self._mixture = np.concatenate([self._mixture, block[rows]])
+            parts.append(self._advance(self._forward.push(block[rows])))
         return self._joined(parts)
 
     def flush(self) -> dict[str, Samples]:
-        """Return the last samples of each source, and start anew."""
+        """Return the last samples of each source, and reset."""
         if self._shape is None:
             self._start(())
         n_samples = self._forward.n_samples
-        parts = self._advance(self._forward.flush())
-        parts.append(self._separated(self._waiting))
+        parts = [self._advance(self._forward.flush()), self._separated(self._masks.flush())]
         parts.append(self._with_last([inverse.flush(n_samples) for inverse in self._inverses]))
         joined = self._joined(parts)
         self.reset()
         return joined
 
     def _start(self, shape: tuple[int, ...]) -> None:
-        stft = self.sources.stft
         n_channels = shape[0] if shape else None
         self._shape = shape
-        self._forward = stft.stream(n_channels)
-        self._inverses = [stft.inverse_stream(n_channels) for _ in self.names[1:]]
+        self._forward = self._stft.stream(n_channels)
+        self._inverses = [self._stft.inverse_stream(n_channels) for _ in self.names[1:]]
         self._mixture = np.zeros((0, *shape), np.float32)
-        self._waiting = np.zeros((0, *shape, stft.n_bins), np.complex64)
+        self._waiting = np.zeros((0, *shape, self._stft.n_bins), np.complex64)
 
-    def _advance(self, frames: Frames) -> list[list[Samples]]:
-        """Deal with whole batches only, so that the cut into blocks leaves no trace."""
-        waiting = np.concatenate([self._waiting, frames])
-        whole = len(waiting) - len(waiting) % self._batch_size
-        self._waiting = waiting[whole:].copy()
-        return [
-            self._separated(waiting[first : first + self._batch_size])
-            for first in range(0, whole, self._batch_size)
-        ]
+    def _advance(self, frames: Frames) -> list[Samples]:
+        """Take frames; the samples of each source that are completed by the masks that come."""
+        self._waiting = np.concatenate([self._waiting, frames])
+        axes = tuple(range(1, frames.ndim))
+        peak = np.maximum(np.abs(frames.real), np.abs(frames.imag)).max(axis=axes, initial=0)
+        # Masks do not depend on volume, but squares of float32 overflow and underflow.
+        gain = 1 / np.maximum(peak, 1 / LOUDEST_SAMPLE)
+        spectra = mean_power(frames * gain.reshape(-1, *(1 for _ in axes)))
+        return self._separated(self._masks.push(self._known(spectra), peak))
 
-    def _separated(self, frames: Frames) -> list[Samples]:
-        """The samples of each source that these frames complete."""
-        masks = self._masks(frames)
+    def _known(self, spectra: Samples) -> Samples:
+        """The bins that the models know; zeros beyond the band of a mixture of a lower rate."""
+        missing = self._n_known - spectra.shape[1]
+        return (
+            np.pad(spectra, ((0, 0), (0, missing))) if missing > 0 else spectra[:, : self._n_known]
+        )
+
+    def _all_bins(self, masks: Array) -> Array:
+        """Masks for the mixture's own bins."""
+        missing = self._stft.n_bins - self._n_known
+        if missing <= 0:
+            return masks[..., : self._stft.n_bins]
+        above = masks[..., self._n_known // 2 :].mean(axis=-1, keepdims=True)
+        return np.concatenate([masks, np.repeat(above, missing, axis=-1)], axis=-1)
+
+    def _separated(self, masks: Array) -> list[Samples]:
+        """The samples of each source that the frames of these masks complete."""
+        n_frames = masks.shape[1]
+        frames, self._waiting = self._waiting[:n_frames], self._waiting[n_frames:].copy()
+        masks = self._all_bins(masks)
         if frames.ndim == 3:
             masks = masks[:, :, None]
         pairs = zip(self._inverses, masks[:-1], strict=True)
         return self._with_last([inverse.push(mask * frames) for inverse, mask in pairs])
 
     def _with_last(self, others: list[Samples]) -> list[Samples]:
-        """All sources: the last is what the others leave of the mixture, rounding and all."""
+        """All sources: the last is the mixture minus the others, with their rounding."""
         n = len(others[0]) if others else len(self._mixture)
         last = self._mixture[:n].copy()
         self._mixture = self._mixture[n:].copy()
         for other in others:
             last -= other
         return [*others, last]
-
-    def _masks(self, frames: Frames) -> Array:
-        """Masks of shape (n_sources, n_frames, n_bins) that sum to one."""
-        axes = tuple(range(1, frames.ndim))
-        peak = np.maximum(np.abs(frames.real), np.abs(frames.imag)).max(axis=axes, initial=0)
-        # Masks do not see volume, but squares of float32 overflow and vanish.
-        gain = 1 / np.maximum(peak, 1 / LOUDEST_SAMPLE)
-        spectra = power(frames * gain.reshape(-1, *(1 for _ in axes)))
-        if spectra.ndim == 3:
-            spectra = spectra.mean(axis=1)
-        sources = self.sources if self._free is None else self._free.learn(spectra, peak)
-        own = self._residual is not None
-        return source_masks(spectra, sources, residual=own, penalty=self._penalty, **self._solving)
 
     def _joined(self, parts: list[list[Samples]]) -> dict[str, Samples]:
         nothing = np.zeros((0, *(self._shape or ())), np.float32)
@@ -217,11 +243,11 @@ def separate(mixture: ArrayLike, models: Models, *, sr: int, **options: Any) -> 
     Parameters
     ----------
     mixture : array of shape (n,) or (n, n_channels)
-    models : mapping of str to OnlineISNMF, or Sources, or one OnlineISNMF with groups
+    models : mapping of str to Dictionary, or one Dictionary with groups, or Sources
     sr : int
-        Samples a second of the mixture; those of the models.
+        Sampling rate of the mixture.
     **options
-        Of `Separator`.
+        Further parameters of `Separator`.
 
     Returns
     -------
@@ -234,16 +260,11 @@ def separate(mixture: ArrayLike, models: Models, *, sr: int, **options: Any) -> 
     >>> from ondes.signal.stft import Stft
     >>> rows = np.array([[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
     >>> sources = Sources(rows, np.arange(2), ("low", "high"), 8000, Stft(4))
-    >>> stems = separate(np.ones((10, 2)), sources, sr=8000, backend="reference")
+    >>> stems = separate(np.ones((10, 2)), sources, sr=8000)
     >>> stems["low"].shape
     (10, 2)
     """
-    separator = Separator(models, **options)
-    if sr != separator.sources.sr:
-        raise ValueError(
-            f"The mixture has {sr} samples a second and the dictionaries know "
-            f"{separator.sources.sr}; resample the mixture."
-        )
+    separator = Separator(models, sr=sr, **options)
     first, last = separator.push(mixture), separator.flush()
     return {name: np.concatenate([first[name], last[name]]) for name in separator.names}
 
@@ -255,59 +276,80 @@ def separate_file(
     block_size: int = 65536,
     raw: RawFormat | None = None,
     **options: Any,
-) -> Iterator[dict[str, Samples]]:
-    """Separate a recording of any length at constant memory, resampled to the models' rate.
+) -> StemBlocks:
+    """Separate a recording of any length at constant memory, at its own sampling rate.
 
     Parameters
     ----------
     path : str, Path or binary stream
-        As of `ondes.signal.audio.open_blocks`.
-    models : mapping of str to OnlineISNMF, or Sources, or one OnlineISNMF with groups
+        As in `ondes.signal.recordings.open_blocks`.
+    models : mapping of str to Dictionary, or one Dictionary with groups, or Sources
     block_size : int
         Samples read at a time. The result does not depend on it.
     raw : RawFormat, optional
-        What the samples are where no header says.
+        Format of samples without a header.
     **options
-        Of `Separator`.
+        Further parameters of `Separator`.
 
-    Yields
-    ------
-    dict of str to float32 array of shape (m, n_channels)
-        The next samples of each source.
+    Returns
+    -------
+    StemBlocks
+        Iterates over dicts of str to float32 array of shape (m, n_channels), the next samples of
+        each source.
 
     Raises
     ------
-    AudioError
-        Here where the recording cannot be opened; after all that could be read and separated
-        where it is damaged further on.
+    FileError
+        At once where the recording cannot be opened; where it is damaged further on, after
+        everything before the damage has been separated.
 
     Examples
     --------
     >>> import io
     >>> import numpy as np
-    >>> from ondes.signal.audio import RawFormat
+    >>> from ondes.signal.recordings import RawFormat
     >>> from ondes.signal.stft import Stft
     >>> sources = Sources(np.full((2, 3), 1 / 3), np.arange(2), ("a", "b"), 8000, Stft(4))
     >>> blocks = separate_file(io.BytesIO(bytes(2000)), sources, raw=RawFormat(8000))
     >>> sum(len(block["a"]) for block in blocks)
     1000
     """
-    separator = Separator(models, **options)
-    sr = separator.sources.sr
-    return _drained(separator, open_blocks(path, sr=sr, mono=False, block_size=block_size, raw=raw))
+    blocks = open_blocks(path, block_size=block_size, raw=raw)
+    return StemBlocks(Separator(models, sr=blocks.sr, **options), blocks)
 
 
-def _drained(separator: Separator, blocks: AudioBlocks) -> Iterator[dict[str, Samples]]:
-    damage = None
-    with blocks:
-        try:
-            for block in blocks:
-                yield separator.push(block)
-        except AudioError as error:
-            damage = error
-    yield separator.flush()
-    if damage is not None:
-        raise damage
+class StemBlocks:
+    """Iterator over the stems of a recording, block by block; made by `separate_file`.
+
+    Attributes
+    ----------
+    names : tuple of str
+    sr : int
+        Sampling rate of the recording and of its stems.
+    """
+
+    def __init__(self, separator: Separator, blocks: AudioBlocks) -> None:
+        self.names, self.sr = separator.names, separator.sr
+        self._stems = self._separated(separator, blocks)
+
+    def __iter__(self) -> Iterator[dict[str, Samples]]:
+        return self._stems
+
+    def __next__(self) -> dict[str, Samples]:
+        return next(self._stems)
+
+    @staticmethod
+    def _separated(separator: Separator, blocks: AudioBlocks) -> Iterator[dict[str, Samples]]:
+        damage = None
+        with blocks:
+            try:
+                for block in blocks:
+                    yield separator.push(block)
+            except FileError as error:
+                damage = error
+        yield separator.flush()
+        if damage is not None:
+            raise damage
 
 
 def _checked(samples: ArrayLike) -> Samples:
@@ -320,7 +362,7 @@ def _checked(samples: ArrayLike) -> Samples:
     if not good.all():
         row = int(np.argmin(good.reshape(len(block), -1).all(axis=1)))
         raise ValueError(
-            f"Sample {row} of the block is NaN, infinite or beyond {LOUDEST_SAMPLE:g}; repair it "
-            "before separating."
+            f"Sample {row} of the block is NaN, infinite or larger than {LOUDEST_SAMPLE:g}; "
+            "repair it before separating."
         )
     return block.astype(np.float32)

@@ -1,7 +1,7 @@
 """Decoders: bytes in, float32 samples out, in reads of a fixed length.
 
-The reads are always cut at the same places, so that what a decoder gives, and where it fails, is a
-function of the file alone.
+Reads always end at the same places, so that what a decoder gives, and where it fails, depends on
+the file alone.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
+from ondes.errors import FileError
 from ondes.signal import integrity
-from ondes.signal.integrity import AudioError
 from ondes.signal.pcm import PcmDecoder, RawFormat, read_length, standard_input, to_float
 
 __all__ = ["Decoder", "open_decoder"]
@@ -32,20 +32,20 @@ Samples = NDArray[np.float32]
 MP3_TRIM = 4 * 1152
 # A container's duration is rounded, and counts the encoder's padding.
 DURATION_SLACK_S = 0.5
-# FFmpeg also knows playlists, scripts and network descriptions, which name other files to open,
-# and formats that mistake noise for theirs: only these may be what a recording is.
+# FFmpeg also reads playlists, scripts and network descriptions, which name other files to open, and
+# formats that it recognises in noise: a recording must be one of these.
 CONTAINERS = (
     *("aac", "ac3", "aiff", "amr", "ape", "asf", "au", "avi", "caf", "dsf", "dts", "eac3", "flac"),
     *("flv", "matroska", "mov", "mp3", "mpc", "mpc8", "mpeg", "mpegts", "ogg", "rm", "tak", "tta"),
     *("w64", "wav", "wv"),
 )
 UNRECOGNISED, UNSUPPORTED_ENCODING = 1, 4  # libsndfile's error codes
-FFMPEG_LIMIT = 2**31 - 1  # of one allocation, unless told otherwise
+FFMPEG_LIMIT = 2**31 - 1  # its default for one allocation, in bytes
 INSTALL_FORMATS = "install PyAV with: pip install 'ondes[formats]'"
 
 
 class Decoder(Protocol):
-    """What every decoder offers."""
+    """What every decoder has."""
 
     sr: int
     channels: int
@@ -54,7 +54,7 @@ class Decoder(Protocol):
     is_seek_exact: bool
 
     def read(self) -> Samples:
-        """Next samples, (n, channels), valid until the next read; none at the end."""
+        """Next samples, (n, channels), valid until the next read; empty at the end."""
 
     def seek(self, sample: int) -> None:
         """Go to a sample; allowed where `is_seek_exact`."""
@@ -63,25 +63,25 @@ class Decoder(Protocol):
         """Release the file."""
 
 
-def open_decoder(source: str | Path | BinaryIO, raw: RawFormat | None = None) -> Decoder:
+def open_decoder(recording: str | Path | BinaryIO, raw: RawFormat | None = None) -> Decoder:
     """Open a file, ``-`` for standard input, or a binary stream, with the decoder it needs."""
-    if not isinstance(source, (str, Path)):
-        return PcmDecoder(source, str(getattr(source, "name", "stream")), raw)
-    if str(source) == "-":
+    if not isinstance(recording, (str, Path)):
+        return PcmDecoder(recording, str(getattr(recording, "name", "stream")), raw)
+    if str(recording) == "-":
         return PcmDecoder(standard_input(), "-", raw)
-    path = Path(source)
+    path = Path(recording)
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
-            raise AudioError(path, "is a folder, not a recording")
+            raise FileError(path, "is a folder, not a recording")
         if raw is not None or not stat.S_ISREG(mode):
             return PcmDecoder(path.open("rb", buffering=0), str(path), raw, owned=True)
         with path.open("rb") as file:
             if not file.read(1):
-                raise AudioError(path, "is empty (0 bytes)")
+                raise FileError(path, "is empty (0 bytes)")
         return _open_file(path)
     except OSError as error:
-        raise AudioError(path, f"cannot be read ({error.strerror or error})") from error
+        raise FileError(path, f"cannot be read ({error.strerror or error})") from error
 
 
 def _open_file(path: Path) -> Decoder:
@@ -89,30 +89,28 @@ def _open_file(path: Path) -> Decoder:
         decoder = SoundFileDecoder(path)
     except soundfile.LibsndfileError as error:
         if error.code not in (UNRECOGNISED, UNSUPPORTED_ENCODING):
-            raise AudioError(path, f"is damaged ({_plain(error.error_string)})") from error
-        if _has_av():
+            raise FileError(path, f"is damaged ({_plain(error.error_string)})") from error
+        if _has_pyav():
             return AvDecoder(path)
-        raise AudioError(
-            path, f"is no format that libsndfile knows; if it is MP4 or video, {INSTALL_FORMATS}"
+        raise FileError(
+            path, f"is not a format of libsndfile; if it is MP4 or video, {INSTALL_FORMATS}"
         ) from error
-    except TypeError as error:  # soundfile asks for the format of a name that ends in .raw
-        raise AudioError(path, "has no header, so say its raw format") from error
+    except TypeError as error:  # soundfile wants a format for names that end in .raw
+        raise FileError(path, "has no header; give its raw format") from error
     try:
-        integrity.check_rate(path, decoder.sr)
+        integrity.check_header(path, decoder.sr, decoder.channels)
         is_mp3, is_chained = decoder.format == "MP3", integrity.is_chained_ogg(path)
-        if (is_mp3 or is_chained) and _has_av():
+        if (is_mp3 or is_chained) and _has_pyav():
             decoder.close()
             return AvDecoder(path)
         if is_chained:
-            raise AudioError(
-                path, f"is several Ogg streams in a row; to read it, {INSTALL_FORMATS}"
-            )
+            raise FileError(path, f"consists of several Ogg streams; to read it, {INSTALL_FORMATS}")
         if is_mp3:
             _check_mp3_length(path, decoder)
-        elif integrity.is_cut(path):
-            raise AudioError(path, "is cut short: it ends before its header says; copy it again")
+        elif integrity.is_truncated(path):
+            raise FileError(path, "is truncated: it ends before its header says; copy it again")
         if decoder.n_samples == 0:
-            raise AudioError(path, "holds no samples")
+            raise FileError(path, "holds no samples")
     except BaseException:
         decoder.close()
         raise
@@ -120,23 +118,23 @@ def _open_file(path: Path) -> Decoder:
 
 
 def _check_mp3_length(path: Path, decoder: SoundFileDecoder) -> None:
-    """Refuse where libsndfile, which misjudges the length of some MP3s, would stop early."""
-    found, believed = integrity.mp3_n_samples(path), decoder.n_samples or 0
-    if found < believed - MP3_TRIM:
-        raise AudioError(path, "is cut short: it ends before its header says; copy it again")
-    if found > believed + MP3_TRIM:
-        raise AudioError(path, f"has no length in its header; to read all of it, {INSTALL_FORMATS}")
+    """Refuse an MP3 whose length libsndfile misjudges: it would stop early."""
+    found, expected = integrity.mp3_n_samples(path), decoder.n_samples or 0
+    if found < expected - MP3_TRIM:
+        raise FileError(path, "is truncated: it ends before its header says; copy it again")
+    if found > expected + MP3_TRIM:
+        raise FileError(path, f"has no length in its header; to read all of it, {INSTALL_FORMATS}")
 
 
 class _SequentialSoundFile(soundfile.SoundFile):  # type: ignore[misc]
-    """soundfile seeks after every read: that garbles Opus, and fails on FLAC of unknown length."""
+    """Without soundfile's seek after every read, which garbles Opus and fails on some FLAC."""
 
     def seekable(self) -> bool:
         return False
 
 
 class SoundFileDecoder:
-    """wav, flac, ogg, opus, aiff and what else libsndfile reads, into one reused buffer."""
+    """WAV, FLAC, Ogg, Opus, AIFF and whatever else libsndfile reads, into one reused buffer."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -150,7 +148,7 @@ class SoundFileDecoder:
         self.is_seek_exact = lossless and self.n_samples is not None
         self._position = 0
         n_read = read_length(self.channels)
-        if self.n_samples is not None:  # a header may name a thousand channels of nothing
+        if self.n_samples is not None:  # a header may declare a thousand channels without samples
             n_read = max(1, min(n_read, self.n_samples))
         self._buffer = np.empty((n_read, self.channels), np.float32)
 
@@ -159,21 +157,21 @@ class SoundFileDecoder:
         try:
             n = self._file.buffer_read_into(self._buffer, "float32")
         except soundfile.LibsndfileError as error:
-            raise AudioError(
+            raise FileError(
                 self._path,
                 f"is damaged {self._position / self.sr:.1f} s in ({_plain(error.error_string)})",
             ) from error
         self._position += n
-        if n == 0 and self._is_cut_short():
-            raise AudioError(
+        if n == 0 and self._is_truncated():
+            raise FileError(
                 self._path,
-                f"is cut short: {self._position / self.sr:.1f} s of the "
+                f"is truncated: {self._position / self.sr:.1f} s of the "
                 f"{(self.n_samples or 0) / self.sr:.1f} s in its header",
             )
         return self._buffer[:n]
 
-    def _is_cut_short(self) -> bool:
-        # Some encoders of Ogg count a little more than they write.
+    def _is_truncated(self) -> bool:
+        # Some Ogg encoders declare slightly more samples than they write.
         slack = 0.0 if self.is_seek_exact else DURATION_SLACK_S * self.sr
         return self._position < (self.n_samples or 0) - slack
 
@@ -183,7 +181,7 @@ class SoundFileDecoder:
             self._position = int(self._file.seek(min(sample, self.n_samples or 0)))
         except soundfile.LibsndfileError as error:
             reason = f"is damaged {sample / self.sr:.1f} s in ({_plain(error.error_string)})"
-            raise AudioError(self._path, reason) from error
+            raise FileError(self._path, reason) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -191,7 +189,7 @@ class SoundFileDecoder:
 
 
 class AvDecoder:
-    """mp3, m4a and video, by PyAV."""
+    """MP3, M4A and video, by PyAV."""
 
     is_seek_exact = False
 
@@ -203,26 +201,26 @@ class AvDecoder:
         try:
             allowed = {"format_whitelist": ",".join(CONTAINERS)}
             with _bounded_memory(path):
-                # Titles in an old alphabet are no reason to refuse the sound.
+                # Titles in an old encoding are no reason to refuse the recording.
                 self._container: Any = av.open(
                     os.fspath(path), options=allowed, metadata_errors="replace"
                 )
         except (av.FFmpegError, UnicodeError) as error:
-            raise AudioError(path, "is not audio, or is damaged at its start") from error
+            raise FileError(path, "is not audio, or is damaged at its start") from error
         try:
             if not self._container.streams.audio:
-                raise AudioError(path, "has no audio in it")
+                raise FileError(path, "has no audio in it")
             stream = self._container.streams.audio[0]
             if stream.codec_context is None:
-                raise AudioError(path, "is of an encoding that FFmpeg does not know")
+                raise FileError(path, "has an encoding that FFmpeg does not support")
             self.sr, self.channels = int(stream.rate or 0), int(stream.codec_context.channels or 0)
             if not self.sr or not self.channels:
-                raise AudioError(path, "is not audio, or is damaged at its start")
-            integrity.check_rate(path, self.sr)
+                raise FileError(path, "is not audio, or is damaged at its start")
+            integrity.check_header(path, self.sr, self.channels)
             self.format = str(stream.codec_context.name).upper()
             duration = _duration(self._container, stream)
             self.n_samples = None if duration is None else round(duration * self.sr)
-            self._is_length_sure = "mp3" not in self._container.format.name or (
+            self._is_length_exact = "mp3" not in self._container.format.name or (
                 integrity.mp3_has_length(path)
             )
         except BaseException:
@@ -250,31 +248,31 @@ class AvDecoder:
     def _decode(self) -> Samples | None:
         try:
             frame = next(self._frames, None)
-        except (self._failure, IndexError) as error:  # PyAV's, of a stream that begins midway
-            raise AudioError(
+        except (self._failure, IndexError) as error:  # PyAV's for a stream that begins midway
+            raise FileError(
                 self._path, f"is damaged {self._position / self.sr:.1f} s in"
             ) from error
         if frame is None:
             return None
         if (frame.sample_rate, frame.layout.nb_channels) != (self.sr, self.channels):
-            raise AudioError(self._path, "changes its sampling rate or channels midway")
+            raise FileError(self._path, "changes its sampling rate or channels midway")
         array = frame.to_ndarray()
         planar = array.T if frame.format.is_planar else array.reshape(-1, self.channels)
         return to_float(planar)
 
     def _check_end(self) -> None:
         if self._position == 0:
-            raise AudioError(self._path, "holds no samples")
+            raise FileError(self._path, "holds no samples")
         missing = (self.n_samples or 0) - self._position
-        if self._is_length_sure and missing > DURATION_SLACK_S * self.sr:
-            raise AudioError(
+        if self._is_length_exact and missing > DURATION_SLACK_S * self.sr:
+            raise FileError(
                 self._path,
-                f"is cut short: {self._position / self.sr:.1f} s of the "
+                f"is truncated: {self._position / self.sr:.1f} s of the "
                 f"{(self.n_samples or 0) / self.sr:.1f} s in its header",
             )
 
     def seek(self, sample: int) -> None:
-        """Not offered: it would not be exact."""
+        """Not supported: it would not be exact."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -284,15 +282,15 @@ class AvDecoder:
 
 @contextlib.contextmanager
 def _bounded_memory(path: Path) -> Iterator[None]:
-    """FFmpeg reserves whatever size a header names: refuse what the file could never fill."""
+    """Limit FFmpeg, which allocates whatever a header declares, to what the file could fill."""
     import av
 
     try:
         set_limit = ctypes.CDLL(av._core.__file__).av_max_alloc
-    except (AttributeError, OSError):  # an FFmpeg that is linked in another way
+    except (AttributeError, OSError):  # FFmpeg is linked in another way
         yield
         return
-    with _one_at_a_time:  # the limit is the process's
+    with _one_at_a_time:  # the limit applies to the whole process
         set_limit(ctypes.c_size_t(2**25 + 10 * path.stat().st_size))
         try:
             yield
@@ -320,7 +318,7 @@ def _declared_seconds(container: Any, stream: Any) -> float | None:
     return None
 
 
-def _has_av() -> bool:
+def _has_pyav() -> bool:
     try:
         import av  # noqa: F401
     except ImportError:

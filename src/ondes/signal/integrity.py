@@ -1,4 +1,4 @@
-"""Is a sound file whole? libsndfile reads what is there of a cut file and says nothing."""
+"""Is a file complete? libsndfile reads what is left of a truncated one and reports nothing."""
 
 from __future__ import annotations
 
@@ -8,60 +8,42 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
+from ondes.errors import FileError
+
 __all__ = [
-    "AudioError",
-    "check_rate",
+    "check_header",
     "is_chained_ogg",
-    "is_cut",
     "is_length_known",
+    "is_truncated",
     "mp3_has_length",
     "mp3_n_samples",
 ]
 
 Order = Literal["little", "big"]
 
-LEAST_SR = 100
-# A writer that cannot seek back leaves no length, or the greatest: ffmpeg and sox in turn.
+MIN_SR, MAX_CHANNELS = 100, 128
+# A writer that cannot seek back leaves a placeholder: ffmpeg zero or the greatest, sox near 2 GiB.
 UNKNOWN_LENGTHS = {0, 0xFFFFFFFF, *range(0x7FFFF000, 0x80000000)}
 
 
-class AudioError(ValueError):
-    """A recording that cannot be read or written, in one sentence.
-
-    Attributes
-    ----------
-    path : str
-        The recording.
-    reason : str
-        What is wrong, and what to do.
-    """
-
-    def __init__(self, path: str | Path, reason: str) -> None:
-        super().__init__(str(path), reason)
-        self.path = str(path)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        name = self.path if self.path.isprintable() else ascii(self.path)
-        return f"{'standard input' if name == '-' else name}: {self.reason}."
+def check_header(path: str | Path, sr: int, channels: int) -> None:
+    """Refuse a rate or channels that no recording has: resampling it would fill the memory."""
+    if sr < MIN_SR:
+        raise FileError(path, f"has {sr} samples per second in its header, too few for any sound")
+    if channels > MAX_CHANNELS:
+        raise FileError(path, f"has {channels} channels in its header, more than {MAX_CHANNELS}")
 
 
-def check_rate(path: str | Path, sr: int) -> None:
-    """Refuse a rate that no sound has: brought to a usual one, it would fill the memory."""
-    if sr < LEAST_SR:
-        raise AudioError(path, f"has {sr} samples a second in its header, too few for any sound")
-
-
-def is_cut(path: Path) -> bool:
-    """Whether a WAV, RF64, W64, AIFF or Ogg file ends before its header says; else False."""
+def is_truncated(path: Path) -> bool:
+    """Whether a WAV, RF64, W64, AIFF or Ogg file ends before its header says."""
     size = path.stat().st_size
     with path.open("rb") as file:
         magic = file.read(4)
         file.seek(0)
         if magic in (b"RIFF", b"RF64"):
-            return _chunk_passes_end(file, size, b"data", "little")
+            return _chunk_exceeds_file(file, size, b"data", "little")
         if magic == b"FORM":
-            return _chunk_passes_end(file, size, b"SSND", "big")
+            return _chunk_exceeds_file(file, size, b"SSND", "big")
         if magic == b"riff":
             return int.from_bytes(file.read(24)[16:], "little") > size
         if magic == b"OggS":
@@ -71,7 +53,7 @@ def is_cut(path: Path) -> bool:
 
 
 def is_chained_ogg(path: Path) -> bool:
-    """Whether several Ogg streams follow one another: libsndfile reads the first alone."""
+    """Whether several Ogg streams follow one another: libsndfile reads only the first."""
     with path.open("rb") as file:
         if file.read(4) != b"OggS":
             return False
@@ -85,7 +67,7 @@ def is_chained_ogg(path: Path) -> bool:
 
 
 def is_length_known(length: int) -> bool:
-    """Whether the byte length in a header of samples is one, not a stand-in for "unknown"."""
+    """Whether the byte length in a header is a length, rather than a placeholder."""
     return length not in UNKNOWN_LENGTHS
 
 
@@ -98,7 +80,7 @@ def mp3_has_length(path: Path) -> bool:
 
 
 def mp3_n_samples(path: Path) -> int:
-    """Count the samples of an MP3 by walking from frame header to frame header."""
+    """Count the samples of an MP3, from frame header to frame header."""
     n_samples, size = 0, path.stat().st_size
     with path.open("rb") as file:
         _skip_id3(file)
@@ -114,7 +96,7 @@ def mp3_n_samples(path: Path) -> int:
     return n_samples
 
 
-def _chunk_passes_end(file: BinaryIO, size: int, wanted: bytes, order: Order) -> bool:
+def _chunk_exceeds_file(file: BinaryIO, size: int, wanted: bytes, order: Order) -> bool:
     rf64_length = 0
     file.seek(12)
     while len(header := file.read(8)) == 8:
@@ -165,7 +147,7 @@ _BIT_RATES = {
 
 
 def _mp3_frame(header: bytes) -> tuple[int, int]:
-    """Bytes and samples of the frame that starts with these four bytes; 0, 0 if none does."""
+    """Bytes and samples of the frame with this four-byte header; 0, 0 if it is not one."""
     bits = int.from_bytes(header, "big")
     version, layer = bits >> 19 & 3, bits >> 17 & 3
     bit_rate, rate, padding = bits >> 12 & 15, bits >> 10 & 3, bits >> 9 & 1

@@ -10,15 +10,16 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.signal.integrity import AudioError, check_rate, is_length_known
+from ondes.errors import FileError
+from ondes.signal.integrity import check_header, is_length_known
 
 __all__ = ["PcmDecoder", "RawFormat", "read_length", "standard_input", "to_float"]
 
 Samples = NDArray[np.float32]
 
 READ_LENGTH = 16384
-MAX_PIECE = 2**20  # bytes
-FMT_BYTES = 40  # of a WAV's description of its samples, at the most
+MAX_READ_BYTES = 2**20
+FMT_BYTES = 40  # at most, of a WAV's description of its samples
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,15 @@ class RawFormat:
     Parameters
     ----------
     sr : int
-        Samples a second.
+        Samples per second.
     channels : int
     encoding : str
         As ffmpeg's ``-f``: ``u8``, ``s16le``, ``s24le``, ``s32le``, ``f32le``, ``f64le``.
+
+    Examples
+    --------
+    >>> RawFormat(44100, channels=2).bytes_per_sample
+    4
     """
 
     sr: int
@@ -45,8 +51,8 @@ class RawFormat:
             raise ValueError(f"No encoding {self.encoding!r}: choose one of {', '.join(_BYTES)}.")
 
     @property
-    def bytes_a_sample(self) -> int:
-        """Of all channels together."""
+    def bytes_per_sample(self) -> int:
+        """Bytes of a sample of all channels together."""
         return self.channels * _BYTES[self.encoding]
 
 
@@ -83,14 +89,14 @@ class PcmDecoder:
         if self._bytes_left is not None:
             self._bytes_left -= len(data)
             if wanted and not whole:
-                raise AudioError(self._name, "is cut short: it ends before its header says")
+                raise FileError(self._name, "is truncated: it ends before its header says")
         if not whole and not self._is_begun:
-            raise AudioError(self._name, "holds no samples")
+            raise FileError(self._name, "holds no samples")
         self._is_begun = True
         return to_float(_unpack(data[:whole], self._encoding).reshape(-1, self.channels))
 
     def seek(self, sample: int) -> None:
-        """Not offered: a pipe cannot go back."""
+        """Not supported: a pipe cannot go back."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -99,20 +105,20 @@ class PcmDecoder:
             self._stream.close()
 
     def _read_bytes(self, n: int) -> bytes:
-        return b"".join(self._pieces(n))
+        return b"".join(self._parts(n))
 
-    def _pieces(self, n: int) -> Iterator[bytes]:
-        """The next `n` bytes as they come; a stream would make room for all it is asked for."""
-        while n and (piece := self._stream.read(min(n, MAX_PIECE))):
-            yield piece
-            n -= len(piece)
+    def _parts(self, n: int) -> Iterator[bytes]:
+        """The next `n` bytes as they come; one large read would allocate all it asks for."""
+        while n and (part := self._stream.read(min(n, MAX_READ_BYTES))):
+            yield part
+            n -= len(part)
 
     def _read_wav_header(self) -> RawFormat:
         head = self._read_bytes(12)
         if not head:
-            raise AudioError(self._name, "is empty (0 bytes)")
+            raise FileError(self._name, "is empty (0 bytes)")
         if head[:4] not in (b"RIFF", b"RF64") or head[8:] != b"WAVE":
-            raise AudioError(self._name, "is not WAV; pipe WAV, or say its raw format")
+            raise FileError(self._name, "is not WAV; pipe WAV, or give its raw format")
         layout = None
         while len(header := self._read_bytes(8)) == 8:
             name, length = header[:4], int.from_bytes(header[4:], "little")
@@ -123,20 +129,20 @@ class PcmDecoder:
             if name == b"fmt ":
                 body = self._read_bytes(min(length, FMT_BYTES))
                 layout, n_read = self._parse_fmt(body), len(body)
-            for _ in self._pieces(length + length % 2 - n_read):
+            for _ in self._parts(length + length % 2 - n_read):
                 pass
-        raise AudioError(self._name, "is WAV without any samples")
+        raise FileError(self._name, "is WAV without any samples")
 
     def _parse_fmt(self, body: bytes) -> RawFormat:
         tag, channels = (int.from_bytes(body[i : i + 2], "little") for i in (0, 2))
         sr, bits = int.from_bytes(body[4:8], "little"), int.from_bytes(body[14:16], "little")
-        if tag == 0xFFFE:  # extensible: the true tag begins the sub-format
+        if tag == 0xFFFE:  # extensible: the sub-format begins with the actual tag
             tag = int.from_bytes(body[24:26], "little")
         kind = {1: "s" if bits > 8 else "u", 3: "f"}.get(tag, "?")
         encoding = f"{kind}{bits}" + ("le" if bits > 8 else "")
         if encoding not in _BYTES or not sr or not channels:
-            raise AudioError(self._name, "is WAV of a kind that cannot be piped; pipe pcm_s16le")
-        check_rate(self._name, sr)
+            raise FileError(self._name, "is WAV of a kind that cannot be piped; pipe pcm_s16le")
+        check_header(self._name, sr, channels)
         return RawFormat(sr, channels, encoding)
 
 
@@ -153,7 +159,7 @@ def _unpack(data: bytes, encoding: str) -> NDArray[Any]:
 
 
 def read_length(channels: int) -> int:
-    """Samples of each channel to read at a time: fewer of very many, but a whole share."""
+    """Samples of each channel to read at a time: fewer where there are very many channels."""
     return max(1, READ_LENGTH >> max(0, (channels - 1).bit_length() - 3))
 
 

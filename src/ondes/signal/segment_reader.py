@@ -5,57 +5,94 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.signal.audio import AudioError, open_blocks
-from ondes.signal.segments import FrameSettings, Recording, Segment, Source
+from ondes.errors import FileError
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.recordings import AudioBlocks, PathOrStream, RawFormat, open_blocks
+from ondes.signal.segments import Recording, Segment
 
-__all__ = ["SegmentReader", "SpanReader"]
+__all__ = ["RecordingReader", "SegmentReader"]
 
 Samples = NDArray[np.float32]
 
-SPAN_FRAMES = 2048  # a usual segment is one span
+# Read at a time, of up to this many channels: a usual segment in one go.
+FRAMES_AT_ONCE, CHANNELS_AT_ONCE = 2048, 8
 
 
-class SpanReader:
+class RecordingReader:
     """Reads one recording from its frame number `first` on.
+
+    Parameters
+    ----------
+    recording : str, Path or binary stream
+    audio : AudioSettings
+    raw : RawFormat, optional
+        The format of samples that have no header.
+    first : int
 
     Attributes
     ----------
     place : int
         The next frame's number.
-    failure : AudioError or None
+    failure : FileError or None
         Why the recording ended early.
     """
 
-    failure: AudioError | None
-
-    def __init__(self, source: Source, how: FrameSettings, first: int = 0) -> None:
-        self.place, self.failure = first, None
-        self._stft, self._is_over = how.stft, False
-        start = first * how.stft.hop_length - how.stft.n_padding
-        self._held: Samples = np.zeros(max(0, -start), np.float32)  # from the next frame's start on
+    def __init__(
+        self,
+        recording: PathOrStream,
+        audio: AudioSettings,
+        raw: RawFormat | None = None,
+        first: int = 0,
+    ) -> None:
+        self.place = first
+        self.failure: FileError | None = None
+        self._stft, self._is_over, self._channels = audio.stft, False, 1
+        start = first * audio.stft.hop_length - audio.stft.n_padding
         self._n_samples = max(0, start)  # of the recording, up to where we are
-        self._pieces = self._read(source, how)
+        self._blocks: AudioBlocks | None = None
+        try:
+            self._blocks = open_blocks(
+                recording,
+                sr=audio.sr,
+                block_size=None,
+                start=self._n_samples,
+                raw=raw,
+                is_start_exact=False,
+            )
+            self._channels = self._blocks.channels
+        except FileError as error:
+            self.failure = error
+        self._held = self._zeros(max(0, -start))  # from the next frame's start on
+
+    @property
+    def frames_at_once(self) -> int:
+        """Frames to take at a time, so that many channels need no more memory than a few."""
+        return max(1, FRAMES_AT_ONCE * CHANNELS_AT_ONCE // max(CHANNELS_AT_ONCE, self._channels))
 
     def take(self, n: int) -> Samples:
         """Samples under the next `n` frames; fewer only at the end, or at a `failure`.
 
-        The frames lie wholly in them: there are zeros beyond both ends of the recording.
+        The frames lie wholly in them: beyond both ends of the recording there are zeros.
+
+        Returns
+        -------
+        float32 array of shape (n_samples,) for one channel, (n_samples, n_channels) for more
         """
         parts, n_held, n_wanted = [self._held], len(self._held), self._stft.span(n)
-        while n_held < n_wanted and (piece := self._next_piece()) is not None:
-            parts.append(piece)
-            n_held += len(piece)
+        while n_held < n_wanted and (block := self._next_block()) is not None:
+            parts.append(block)
+            n_held += len(block)
         if n_held < n_wanted and not self._is_over:
             self._is_over = True
             n_left = self._stft.n_frames(self._n_samples) - self.place
             if n_left > 0 and self.failure is None:
-                parts.append(np.zeros(self._stft.span(n_left) - n_held, np.float32))
+                parts.append(self._zeros(self._stft.span(n_left) - n_held))
         joined = np.concatenate(parts)
         n_whole = len(self._stft.windows(joined[:n_wanted]))
         self._held = joined[n_whole * self._stft.hop_length :].copy()
@@ -64,74 +101,89 @@ class SpanReader:
 
     def close(self) -> None:
         """Release the recording."""
-        self._pieces.close()
+        if self._blocks is not None:
+            self._blocks.close()
 
-    def _next_piece(self) -> Samples | None:
+    def _zeros(self, n: int) -> Samples:
+        return np.zeros(n if self._channels == 1 else (n, self._channels), np.float32)
+
+    def _next_block(self) -> Samples | None:
+        if self._blocks is None:
+            return None
         try:
-            piece = next(self._pieces, None)
-        except AudioError as error:
+            block = next(self._blocks, None)
+        except FileError as error:
             self.failure = error
             return None
-        self._n_samples += 0 if piece is None else len(piece)
-        return piece
-
-    def _read(self, source: Source, how: FrameSettings) -> Generator[Samples]:
-        with open_blocks(
-            source,
-            sr=how.sr,
-            block_size=None,
-            start=self._n_samples,
-            raw=how.raw,
-            is_start_exact=False,
-        ) as pieces:
-            yield from pieces
+        if block is None:
+            return None
+        self._n_samples += len(block)
+        return block[:, 0] if self._channels == 1 else block
 
 
-_Spans = tuple[Iterable[tuple[int, Samples]], list[AudioError]]
+Read = tuple[Iterable[tuple[int, Samples]], list[FileError]]
 
 
 class SegmentReader:
-    """Opens recordings where they are to be read, and keeps open what must be read in a row.
+    """Opens recordings where they are to be read, and keeps open those that are not seekable.
 
-    What a segment gives does not depend on what was read before it: a recording that cannot be
-    entered in the middle is read from its beginning then.
+    What a segment gives does not depend on what was read before it: a recording that is not
+    seekable is read from its beginning where necessary.
 
     Parameters
     ----------
-    sources : list of str, Path or binary stream
-    recordings : list of Recording
+    paths : sequence of str, Path or binary stream
+    recordings : sequence of Recording
         What is known of each.
-    how : FrameSettings
+    audio : AudioSettings
+    raw : RawFormat, optional
+        The format of samples that have no header.
     n_threads : int
-        Segments to read at a time.
+        Segments to read at a time. The result does not depend on it.
+
+    Examples
+    --------
+    >>> import tempfile, soundfile
+    >>> from ondes.signal.segments import survey
+    >>> from ondes.signal.stft import Stft
+    >>> audio = AudioSettings(8000, Stft(64))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     soundfile.write(f"{folder}/a.wav", np.zeros(8000), 8000)
+    ...     paths = [f"{folder}/a.wav"]
+    ...     reader = SegmentReader(paths, survey(paths, audio), audio)
+    ...     [(file, samples.shape) for file, samples in reader.read([Segment(0, 50, 10)])]
+    [(0, (352,))]
     """
 
     def __init__(
         self,
-        sources: list[Source],
-        recordings: list[Recording],
-        how: FrameSettings,
+        paths: Sequence[PathOrStream],
+        recordings: Sequence[Recording],
+        audio: AudioSettings,
+        raw: RawFormat | None = None,
         n_threads: int = 1,
     ) -> None:
-        self._sources, self._recordings, self._how = sources, recordings, how
-        self._open: dict[int, SpanReader] = {}
+        if n_threads < 1:
+            raise ValueError(f"n_threads must be at least 1, not {n_threads}.")
+        self._paths, self._recordings, self._audio, self._raw = paths, recordings, audio, raw
+        self._open: dict[int, RecordingReader] = {}
         self._broken: set[int] = set()
-        self._failures: list[AudioError] = []
+        self._failures: list[FileError] = []
         self._n_threads = n_threads
         self._pool = ThreadPoolExecutor(n_threads, "ondes-read") if n_threads > 1 else None
 
     def read(self, segments: Iterable[Segment]) -> Iterator[tuple[int, Samples]]:
         """The samples under each segment's frames in turn, with the number of the recording.
 
-        A segment is one or more spans, see `SpanReader.take`. The last one of a recording has all
-        that is left.
+        A segment gives one or more arrays, each as of `RecordingReader.take`. The last segment of
+        a recording gives all that is left.
         """
-        for spans, failures in self._ahead(segments):
-            yield from spans
+        for samples, failures in self._ahead(segments):
+            yield from samples
             self._failures += failures
 
-    def failures(self) -> list[AudioError]:
-        """What went wrong since the last call."""
+    def failures(self) -> list[FileError]:
+        """The recordings that ended early since the last call."""
         failures, self._failures = self._failures, []
         return failures
 
@@ -142,12 +194,12 @@ class SegmentReader:
         for reader in self._open.values():
             reader.close()
 
-    def _ahead(self, segments: Iterable[Segment]) -> Iterator[_Spans]:
-        """The spans of some segments after the other; threads read those that come next."""
-        reading: deque[Future[_Spans]] = deque()
+    def _ahead(self, segments: Iterable[Segment]) -> Iterator[Read]:
+        """Segments in their order, while threads read those that come next."""
+        reading: deque[Future[Read]] = deque()
         for _, in_a_row in itertools.groupby(segments, key=self._one_thread):
             part = list(in_a_row)
-            # One of unknown length may be a pipe that never ends, or has nothing to say for ever.
+            # One of unknown length may be a pipe that never ends, or falls silent without an end.
             if self._pool is None or self._recordings[part[0].file].n_frames is None:
                 yield from (each.result() for each in reading)
                 reading.clear()
@@ -159,38 +211,40 @@ class SegmentReader:
         yield from (each.result() for each in reading)
 
     def _one_thread(self, segment: Segment) -> tuple[int, ...]:
-        """Alike for what one thread must read: segments of a recording that is read in a row."""
-        return segment[: 2 if self._recordings[segment.file].can_jump else 1]
+        """Equal for what one thread must read: all segments of a recording that cannot seek."""
+        return segment[: 2 if self._recordings[segment.file].seekable else 1]
 
-    def _read(self, segments: list[Segment]) -> _Spans:
-        """Spans as they are asked for, and what has gone wrong once they are all there."""
-        failures: list[AudioError] = []
-        return (span for each in segments for span in self._spans(each, failures)), failures
+    def _read(self, segments: list[Segment]) -> Read:
+        """Samples as they are asked for; the failures are complete once all of them are there."""
+        failures: list[FileError] = []
+        return (each for segment in segments for each in self._blocks(segment, failures)), failures
 
-    def _read_whole(self, segments: list[Segment]) -> _Spans:
-        spans, failures = self._read(segments)
-        return list(spans), failures
+    def _read_whole(self, segments: list[Segment]) -> Read:
+        samples, failures = self._read(segments)
+        return list(samples), failures
 
-    def _spans(self, segment: Segment, failures: list[AudioError]) -> Iterator[tuple[int, Samples]]:
+    def _blocks(self, segment: Segment, failures: list[FileError]) -> Iterator[tuple[int, Samples]]:
         file, first, n_frames = segment
         if file in self._broken:
             return
         reader = self._open.pop(file, None)
         if reader is None or reader.place != first:
-            reader = SpanReader(self._sources[file], self._how, first)
+            reader = RecordingReader(self._paths[file], self._audio, self._raw, first)
         recording, end = self._recordings[file], first + n_frames
         is_last = recording.n_frames is not None and end >= recording.n_frames
         with contextlib.ExitStack() as closed_unless_kept:
             closed_unless_kept.callback(reader.close)
             while is_last or reader.place < end:
-                n_wanted = SPAN_FRAMES if is_last else min(end - reader.place, SPAN_FRAMES)
-                if len(span := reader.take(n_wanted)) == 0:
+                n_wanted = reader.frames_at_once
+                if not is_last:
+                    n_wanted = min(end - reader.place, n_wanted)
+                if len(samples := reader.take(n_wanted)) == 0:
                     break
-                yield file, span
+                yield file, samples
             if reader.failure is not None:
                 failures.append(reader.failure)
-                if not recording.can_jump:
+                if not recording.seekable:
                     self._broken.add(file)
-            if not recording.can_jump and reader.place == end and not is_last:
+            if not recording.seekable and reader.place == end and not is_last:
                 closed_unless_kept.pop_all()
                 self._open[file] = reader

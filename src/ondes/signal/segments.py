@@ -1,39 +1,30 @@
-"""What there is to hear, cut into segments, and the order in which a pass hears them.
+"""What there is to read, cut into segments, and the order in which a pass reads them.
 
 The dictionary remembers its last frames best, so these must be a fair sample of all there are. A
-pass therefore goes through short segments of all recordings in one random order, and not through
-one recording after the other.
+pass therefore goes through short segments of all recordings in one random order, rather than
+through one recording after the other.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.signal.audio import AudioError, RawFormat, probe
-from ondes.signal.stft import Stft
+from ondes.errors import FileError
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.recordings import PathOrStream, RawFormat, probe
 
-__all__ = ["FrameSettings", "PassOrder", "Recording", "Segment", "is_stream", "survey"]
-
-Source = str | Path | BinaryIO
+__all__ = ["PassOrder", "Recording", "Segment", "is_stream", "survey"]
 
 MARKED_BYTES = 4096
-
-
-@dataclass(frozen=True)
-class FrameSettings:
-    """How recordings become frames."""
-
-    stft: Stft
-    sr: int
-    raw: RawFormat | None = None
 
 
 class Segment(NamedTuple):
@@ -52,25 +43,25 @@ class Recording:
     ----------
     name : str
     sr : int
-        Its own sampling rate; 0 where unknown.
+        Its own sampling rate; 0 for a stream, of which nothing is known.
     n_samples : int or None
-        At its own rate; None where unknown, as of a stream.
+        At its own rate; None where unknown.
     n_frames : int or None
-        At the rate and with the STFT asked for.
-    can_jump : bool
-        Whether reading may begin anywhere. Elsewhere the segments keep their order.
-    failure : AudioError or None
+        At the sampling rate and with the STFT asked for; None where unknown.
+    seekable : bool
+        Whether reading can begin anywhere. Otherwise segments are read in their order.
+    failure : FileError or None
         Why it cannot be read at all.
     mark : str
-        Of its bytes: another recording in its place has another one.
+        A checksum of some of its bytes: another recording in its place has another one.
     """
 
     name: str
     sr: int = 0
     n_samples: int | None = None
     n_frames: int | None = None
-    can_jump: bool = False
-    failure: AudioError | None = None
+    seekable: bool = False
+    failure: FileError | None = None
     mark: str = ""
 
     @property
@@ -79,28 +70,49 @@ class Recording:
         return None if self.n_samples is None else self.n_samples / self.sr
 
 
-def is_stream(source: Source) -> bool:
-    """Whether a source can be heard only once, from its beginning."""
-    return not isinstance(source, (str, Path)) or str(source) == "-"
+def is_stream(recording: PathOrStream) -> bool:
+    """Whether a recording can be read only once, from its beginning."""
+    return not isinstance(recording, (str, Path)) or str(recording) == "-"
 
 
-def survey(sources: Iterable[Source], how: FrameSettings) -> list[Recording]:
-    """Look at every source once, without reading its sound."""
-    return [_look_at(source, how) for source in sources]
+def survey(
+    recordings: Iterable[PathOrStream], audio: AudioSettings, raw: RawFormat | None = None
+) -> list[Recording]:
+    """Look at every recording once, without reading its samples.
+
+    Parameters
+    ----------
+    recordings : iterable of str, Path or binary stream
+    audio : AudioSettings
+    raw : RawFormat, optional
+        The format of samples that have no header.
+
+    Returns
+    -------
+    list of Recording
+        One that cannot be read has a `failure` and no frames.
+
+    Examples
+    --------
+    >>> from ondes.signal.stft import Stft
+    >>> survey(["missing.wav"], AudioSettings(8000, Stft()))[0].failure.path
+    'missing.wav'
+    """
+    return [_look_at(recording, audio, raw) for recording in recordings]
 
 
-def _look_at(source: Source, how: FrameSettings) -> Recording:
-    if is_stream(source):
+def _look_at(recording: PathOrStream, audio: AudioSettings, raw: RawFormat | None) -> Recording:
+    if is_stream(recording):
         return Recording("stream")
-    path = Path(cast(str | Path, source))
+    path = Path(cast(str | Path, recording))
     try:
-        info = probe(path, how.raw)
-    except AudioError as error:
+        info = probe(path, raw)
+    except FileError as error:
         return Recording(path.name, n_samples=0, sr=1, n_frames=0, failure=error)
     n_frames = None
     if info.n_samples is not None:
-        n_frames = how.stft.n_frames(round(info.n_samples * how.sr / info.sr))
-    facts = (info.sr, info.n_samples, n_frames, info.can_jump)
+        n_frames = audio.stft.n_frames(round(info.n_samples * audio.sr / info.sr))
+    facts = (info.sr, info.n_samples, n_frames, info.seekable)
     return Recording(path.name, *facts, mark=_mark(path))
 
 
@@ -118,15 +130,15 @@ def _mark(path: Path) -> str:
 
 
 class PassOrder:
-    """The segments of one pass in the order they are heard, and the rounds they make.
+    """The segments of one pass in the order they are read, and the rounds they make.
 
-    Recordings that can be read from anywhere are cut and mixed freely. The others are opened in
-    `n_open` lanes, one after the other in each, and each lane's segments keep their order at random
-    places among all. Recordings of unknown length are no part of the order: they come after it.
+    Seekable recordings are cut and mixed freely. The others are put in `n_open` queues, each of
+    which is read from its beginning to its end; their segments stand at random places among all,
+    in this order. Recordings of unknown length are not part of the order: they come after it.
 
     Parameters
     ----------
-    recordings : list of Recording
+    recordings : sequence of Recording
     generator : numpy.random.Generator
         Decides the order.
     segment_size : int
@@ -134,50 +146,43 @@ class PassOrder:
     round_size : int
         Frames in a round, about: it ends with the segment that fills it.
     n_open : int
-        Lanes.
+        Queues.
 
     Attributes
     ----------
     unmeasured : list of int
-        The recordings of unknown length, in the order they are heard.
+        The recordings of unknown length, in the order they are read.
     """
 
     def __init__(
         self,
-        recordings: list[Recording],
+        recordings: Sequence[Recording],
         generator: np.random.Generator,
         *,
         segment_size: int,
         round_size: int,
         n_open: int,
     ) -> None:
-        heard = [int(file) for file in generator.permutation(len(recordings))]
-        self.unmeasured = [file for file in heard if recordings[file].n_frames is None]
-        measured = [file for file in heard if recordings[file].n_frames]
-        jumping = [file for file in measured if recordings[file].can_jump]
-        others = [file for file in measured if not recordings[file].can_jump]
-        lanes = [others[lane::n_open] for lane in range(min(n_open, len(others)))]
+        files = [int(file) for file in generator.permutation(len(recordings))]
+        self.unmeasured = [file for file in files if recordings[file].n_frames is None]
+        measured = [file for file in files if recordings[file].n_frames]
+        seekable = [file for file in measured if recordings[file].seekable]
+        others = [file for file in measured if not recordings[file].seekable]
+        queues = [others[n::n_open] for n in range(min(n_open, len(others)))]
 
-        cuts = [_cut(file, recordings[file].n_frames or 0, segment_size) for file in jumping]
-        n_free = sum(map(len, cuts))
-        lengths = []
-        for lane in lanes:
-            parts = [_cut(file, recordings[file].n_frames or 0, segment_size) for file in lane]
-            cuts += parts
-            lengths.append(sum(map(len, parts)))
-        segments = np.concatenate(cuts) if cuts else np.empty((0, 3), np.int64)
-
+        cuts = [_cut(part, recordings, segment_size) for part in (seekable, *queues)]
+        segments = np.concatenate(cuts)
         places = generator.permutation(len(segments))
-        for start, length in zip(np.cumsum([n_free, *lengths]), lengths, strict=False):
-            places[start : start + length].sort()
+        for start, end in itertools.pairwise(np.cumsum([len(cut) for cut in cuts])):
+            places[start:end].sort()
         self._segments = segments[np.argsort(places)]
-        self._ends = np.cumsum(self._segments[:, 2])
-        rounds = (self._ends - self._segments[:, 2]) // round_size
+        ends = np.cumsum(self._segments[:, 2])
+        rounds = (ends - self._segments[:, 2]) // round_size
         self._starts = np.append(np.flatnonzero(np.diff(rounds, prepend=-1)), len(segments))
 
     @property
     def n_rounds(self) -> int:
-        """Rounds that the measured recordings make."""
+        """Number of rounds of recordings of known length."""
         return len(self._starts) - 1
 
     def segments(self, n_round: int) -> list[Segment]:
@@ -185,14 +190,12 @@ class PassOrder:
         rows = self._segments[self._starts[n_round] : self._starts[n_round + 1]]
         return sorted(Segment(*map(int, row)) for row in rows)
 
-    def n_frames_before(self, n_round: int) -> int:
-        """Frames in all rounds before one."""
-        start = self._starts[n_round]
-        return int(self._ends[start - 1]) if start else 0
 
-
-def _cut(file: int, n_frames: int, segment_size: int) -> NDArray[np.int64]:
+def _cut(files: list[int], recordings: Sequence[Recording], segment_size: int) -> NDArray[np.int64]:
     """Segments of nearly equal length, as rows of file, first frame and number of frames."""
-    n_segments = max(1, round(n_frames / segment_size))
-    bounds = np.arange(n_segments + 1) * n_frames // n_segments
-    return np.stack([np.full(n_segments, file), bounds[:-1], np.diff(bounds)], axis=1)
+    n_frames = np.array([recordings[file].n_frames for file in files], np.int64)
+    n_segments = np.maximum(1, np.rint(n_frames / segment_size).astype(np.int64))
+    of_file = np.repeat(np.arange(len(files)), n_segments)
+    number = np.arange(len(of_file)) - np.repeat(np.cumsum(n_segments) - n_segments, n_segments)
+    first, end = ((number + n) * n_frames[of_file] // n_segments[of_file] for n in (0, 1))
+    return np.stack([np.array(files, np.int64)[of_file], first, end - first], axis=1)

@@ -26,20 +26,20 @@ import scipy.fft
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["InverseStftStream", "Stft", "StftStream", "power"]
+__all__ = ["InverseStftStream", "Stft", "StftStream", "mean_power"]
 
 Samples = NDArray[np.float32]
 Frames = NDArray[np.complex64]
 
-# Few enough that their transform stays in a core's cache, and under the size at which glibc's
-# allocator begins to map every array anew.
+# Few enough that their transform stays in a core's cache, and below the size at which glibc maps
+# every new array.
 FRAMES_AT_ONCE = 48
 # The FFT library transforms rows in groups as wide as a vector register and the remainder one by
-# one. Whole groups only, so that a row's bits never depend on how many rows came with it.
+# one. With whole groups only, a row's bits never depend on how many rows came with it.
 ROW_GROUP = 16
-# Where the summed squared window falls under this share of its peak, the inverse would amplify the
-# rounding of float32 frames past 1e-6 of full scale.
-LEAST_OVERLAP = 0.08
+# Where the summed squared window is below this fraction of its peak, the inverse would amplify the
+# rounding of float32 frames beyond 1e-6 of full scale.
+MIN_OVERLAP = 0.08
 
 
 @dataclass(frozen=True)
@@ -118,18 +118,36 @@ class Stft:
 
     def check_invertible(self) -> None:
         """Raise ValueError unless the frames determine the samples."""
-        if self._summed_squares.min() <= LEAST_OVERLAP * self._summed_squares.max():
+        if self._summed_squares.min() <= MIN_OVERLAP * self._summed_squares.max():
             raise ValueError(
                 f"A {self.window} window of n_fft = {self.n_fft} at hop_length = "
                 f"{self.hop_length} cannot be inverted: choose a smaller hop_length."
             )
+
+    def at_rate(self, ratio: float) -> Stft:
+        """The transform whose frames have the same length and hop in seconds at another rate.
+
+        Parameters
+        ----------
+        ratio : float
+            The other sampling rate, divided by the one of this transform. The first bins stand for
+            the same frequencies, but for the rounding of `n_fft` to whole samples.
+
+        Examples
+        --------
+        >>> Stft(2048, 512).at_rate(2)
+        Stft(n_fft=4096, hop_length=1024, window='hann')
+        """
+        n_fft = max(1, round(self.n_fft * ratio))
+        hop_length = max(1, min(n_fft, round(self.hop_length * ratio)))
+        return Stft(n_fft, hop_length, self.window)
 
     def n_frames(self, n_samples: int) -> int:
         """Number of frames of a signal of `n_samples` samples."""
         return -(-(n_samples + self.n_padding) // self.hop_length) if n_samples else 0
 
     def span(self, n_frames: int) -> int:
-        """Number of samples under so many frames in a row."""
+        """Number of samples under `n_frames` consecutive frames."""
         return (n_frames - 1) * self.hop_length + self.n_fft if n_frames > 0 else 0
 
     def windows(self, samples: NDArray[Any]) -> NDArray[Any]:
@@ -139,7 +157,7 @@ class Stft:
         return sliding_window_view(samples, self.n_fft, axis=0)[:: self.hop_length]
 
     def spectra(self, windows: Samples) -> Iterator[tuple[slice, Frames]]:
-        """Transform windows, some rows at a time: which, and their frames."""
+        """Transform windows, some rows at a time: pairs of these rows and their frames."""
         n_at_once = min(FRAMES_AT_ONCE, _whole_groups(len(windows)))
         work = np.zeros((n_at_once, *windows.shape[1:]), np.float32)
         for first in range(0, len(windows), FRAMES_AT_ONCE):
@@ -148,12 +166,36 @@ class Stft:
             transformed = scipy.fft.rfft(work[: _whole_groups(len(rows))], axis=-1)
             yield slice(first, first + len(rows)), transformed[: len(rows)]
 
+    def power(self, samples: ArrayLike) -> Samples:
+        """Power frames of a whole signal, float32 of shape (n_frames, n_bins): see `mean_power`.
+
+        Parameters
+        ----------
+        samples : array of shape (n,) or (n, n_channels)
+
+        Examples
+        --------
+        >>> Stft(n_fft=8).power(np.ones((10, 2))).shape
+        (4, 5)
+        """
+        signal = np.asarray(samples, dtype=np.float32)
+        n_frames = self.n_frames(len(signal))
+        padded = np.zeros((self.span(n_frames), *signal.shape[1:]), np.float32)
+        padded[self.n_padding : self.n_padding + len(signal)] = signal
+        return self.power_within(padded, np.empty((n_frames, self.n_bins), np.float32))
+
+    def power_within(self, samples: Samples, out: Samples) -> Samples:
+        """Power frames, written to `out`, of the frames that lie wholly in the samples."""
+        for rows, spectra in self.spectra(self.windows(samples)):
+            mean_power(spectra, out=out[rows])
+        return out
+
     def stream(self, n_channels: int | None = None) -> StftStream:
-        """Start a forward transform; without `n_channels`, of one-dimensional samples."""
+        """Begin a forward transform; without `n_channels`, of one-dimensional samples."""
         return StftStream(self, n_channels)
 
     def inverse_stream(self, n_channels: int | None = None) -> InverseStftStream:
-        """Start an inverse transform; without `n_channels`, to one-dimensional samples."""
+        """Begin an inverse transform; without `n_channels`, to one-dimensional samples."""
         return InverseStftStream(self, n_channels)
 
     def forward(self, samples: ArrayLike) -> Frames:
@@ -202,7 +244,7 @@ class StftStream:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything pushed so far."""
+        """Discard everything pushed so far."""
         self.n_samples = 0
         self._held = np.zeros((self.stft.n_padding, *self._channels), np.float32)
 
@@ -217,7 +259,7 @@ class StftStream:
         return self._advance(np.concatenate([self._held, block]))
 
     def flush(self) -> Frames:
-        """Return the last frames, zeros after the end, and start anew."""
+        """Return the last frames, with zeros after the end, and start over."""
         n_left = self.stft.n_frames(self.n_samples) - self.n_samples // self.stft.hop_length
         length = self.stft.span(n_left)
         padded = np.zeros((length, *self._channels), np.float32)
@@ -238,8 +280,8 @@ class StftStream:
 class InverseStftStream:
     """Frames in, samples out by overlap-add; the bits do not depend on how the frames are cut.
 
-    Made by `Stft.inverse_stream`. The last `hop_length` samples are held back until `flush`,
-    which alone knows where the signal ends.
+    Made by `Stft.inverse_stream`. The last `hop_length` samples are held back until `flush`, where
+    the length of the signal is known.
     """
 
     def __init__(self, stft: Stft, n_channels: int | None = None) -> None:
@@ -251,7 +293,7 @@ class InverseStftStream:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything pushed so far."""
+        """Discard everything pushed so far."""
         hop = self.stft.hop_length
         self.n_samples = 0
         self._unwanted = self.stft.n_padding
@@ -279,7 +321,7 @@ class InverseStftStream:
         return ready[skipped:end]
 
     def flush(self, n_samples: int | None = None) -> Samples:
-        """Return the last samples, so that all together are `n_samples`, and start anew."""
+        """Return the last samples, so that the total is `n_samples`, and start over."""
         available = self.n_samples + len(self._ready)
         total = available if n_samples is None else n_samples
         if not self.n_samples <= total <= available:
@@ -298,7 +340,7 @@ class InverseStftStream:
         np.multiply(inverse[:n], self._window, out=segments[..., :n_fft])
         summed = np.zeros((n + self._n_hops - 1, *self._channels, hop))
         summed[: self._n_hops - 1] = self._tail
-        # Oldest frame first for every sample, as the tail was summed: the cut leaves no trace.
+        # Oldest frame first for every sample, as in the tail: the bits do not depend on the cut.
         for age in reversed(range(self._n_hops)):
             summed[age : age + n] += segments[..., age * hop : (age + 1) * hop]
         self._tail = summed[n:].copy()
@@ -306,18 +348,31 @@ class InverseStftStream:
         return np.moveaxis(samples, 1, -1).reshape(-1, *self._channels)
 
 
-def power(frames: Frames, out: Samples | None = None) -> Samples:
-    """Squared magnitude of complex64 frames, any shape, as float32; in `out` if given.
+def mean_power(spectra: Frames, out: Samples | None = None) -> Samples:
+    """Squared magnitude of frames, averaged over the channels where there are any.
+
+    Parameters
+    ----------
+    spectra : complex64 array of shape (n_frames, n_bins) or (n_frames, n_channels, n_bins)
+    out : float32 array of shape (n_frames, n_bins), optional
+        Where to write the result.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> power(np.array([[3 + 4j]], dtype=np.complex64))
-    array([[25.]], dtype=float32)
+    >>> mean_power(np.array([[[3 + 4j], [1 + 0j]]], dtype=np.complex64))
+    array([[13.]], dtype=float32)
     """
-    spectrum: Samples = np.square(frames.real, out=out)
-    spectrum += np.square(frames.imag)
-    return spectrum
+    if spectra.ndim < 3:
+        power: Samples = np.square(spectra.real, out=out)
+        power += np.square(spectra.imag)
+        return power
+    # Channel by channel: the order of the sum, and so its bits, never varies.
+    first, *others = np.moveaxis(spectra, 1, 0)
+    power = mean_power(first, out)
+    for channel in others:
+        power += mean_power(channel)
+    power /= np.float32(1 + len(others))
+    return power
 
 
 def _whole_groups(n_rows: int) -> int:
@@ -336,7 +391,7 @@ def _window(name: str, length: int) -> NDArray[np.float64]:
         return np.sin((turn + np.pi / length) / 2)
     if name == "boxcar":
         return np.ones(length)
-    from scipy.signal import get_window  # 2 s to import, so only for the rare windows
+    from scipy.signal import get_window  # 2 s to import, so only for rare windows
 
     try:
         return np.asarray(get_window(name, length), dtype=np.float64)

@@ -1,8 +1,8 @@
-"""Who does the work: modules with the same few functions, each tested against `reference`.
+"""Backends: modules with the same few functions, each tested against `reference`.
 
-A backend offers `encode` (the activations of frames), `summarise` (the same, with the statistics of
-the batch) and `unsupported` (a sentence where a problem is beyond it, else None). `torch` is no
-module but an object with the same functions, since it is bound to a device.
+A backend has `encode` (the activations of frames), `summarise` (the same, with the statistics of
+the batch) and `unsupported` (a sentence on what it cannot solve, or None). `torch` is not a module
+but an object with the same functions, since it is bound to a device.
 """
 
 from __future__ import annotations
@@ -17,22 +17,18 @@ from ondes.nmf.statistics import Statistics
 
 NAMES = ("auto", "native", "reference", "torch")
 PRECISIONS = ("tf32", "ieee", "bf16")
-_LARGE = 1e10  # multiplications in one call: seconds of NumPy, worth a word about the kernel
+_LARGE = 1e10  # multiplications in one call: seconds of NumPy, worth a warning
 
 _warned_of_missing_kernel = False
 
 
-class DeviceError(RuntimeError):
-    """A device that is not there or cannot be used, in one sentence."""
-
-
 class Backend(Protocol):
-    """The contract; `ondes.nmf.backends.reference` spells it out."""
+    """The interface of a backend; `ondes.nmf.backends.reference` documents it."""
 
     NAME: str
 
     def unsupported(self, problem: Problem) -> str | None:
-        """One sentence on what of `problem` is beyond this backend, or None."""
+        """One sentence on what this backend cannot solve of `problem`, or None."""
         ...
 
     def encode(
@@ -49,7 +45,7 @@ class Backend(Protocol):
 
 
 def kernel_is_built() -> bool:
-    """Whether the compiled kernel came with this installation."""
+    """Whether this installation has the compiled kernel."""
     native = importlib.import_module("ondes.nmf.backends.native")
     return bool(native.available())
 
@@ -61,11 +57,18 @@ def choose(
     device: str | None = None,
     precision: str | None = None,
 ) -> Backend:
-    """The backend called `name`, or `reference` where `problem` is beyond it: then it says so.
+    """The backend called `name`, or `reference`, with a warning, if that cannot solve `problem`.
 
-    `auto` is `native` where it was built, and takes `reference` without a word. `n_frames` only
-    decides whether the kernel's absence is worth a warning. `device` and `precision` are those of
-    `torch`: by default the CPU, and TF32 where that is a CUDA card.
+    `auto` is `native` where it was built, and changes to `reference` without a warning. `n_frames`
+    only decides whether the kernel's absence is worth one. `device` and `precision` are those of
+    `torch`: by default the CPU, and TF32 on a CUDA device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ondes.nmf.problem import Solver
+    >>> choose("reference", Problem(np.ones((1, 4)) / 4, 1e-12, Solver())).NAME
+    'reference'
     """
     if name not in NAMES:
         raise ValueError(f"backend={name!r} is not one of {', '.join(NAMES)}.")
@@ -79,7 +82,7 @@ def choose(
     if obstacle is None:
         return backend
     if name != "auto":
-        warnings.warn(f"{obstacle} NumPy does this instead.", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"{obstacle} NumPy is used instead.", RuntimeWarning, stacklevel=4)
     return _load("reference")
 
 
@@ -97,7 +100,7 @@ def _warn_of_missing_kernel(problem: Problem, n_frames: int) -> None:
     if work > _LARGE and not _warned_of_missing_kernel:
         _warned_of_missing_kernel = True
         warnings.warn(
-            "The compiled kernel of ondes was not built, so NumPy does this large job more slowly; "
+            "The compiled kernel of ondes was not built, and NumPy is slower on so many frames; "
             "install a C++ compiler and reinstall ondes.",
             RuntimeWarning,
             stacklevel=4,

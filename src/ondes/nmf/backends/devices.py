@@ -1,4 +1,4 @@
-"""PyTorch and its devices, or one sentence on why there is none."""
+"""PyTorch and its devices, and one-sentence errors where they cannot be used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Iterator
 
-from ondes.nmf.backends import DeviceError
+from ondes.errors import DeviceError
 
 try:
     import torch
@@ -14,20 +14,26 @@ try:
 except ImportError as error:
     raise ImportError(
         "backend='torch' needs PyTorch, which is not installed: pip install 'ondes[torch]', or use "
-        "backend='native', which needs no card."
+        "backend='native', which needs no GPU."
     ) from error
 
-__all__ = ["Tensor", "out_of_memory_said", "ready", "torch", "widest"]
+__all__ = ["Tensor", "constants", "memory_errors", "ready", "torch", "widest"]
 
 
 def widest(device: torch.device) -> torch.dtype:
-    """What sums are kept in: float64, but where the device has none."""
+    """The type of sums: float64, or float32 on a device that has no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+@functools.lru_cache(maxsize=64)
+def constants(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers as a tensor, copied to the device once."""
+    return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 @functools.cache
 def ready(device: str) -> str:
-    """What `device` is, in words, once a first number was put on it; DeviceError where none can.
+    """The name of `device`, once a number has been stored on it; DeviceError where that fails.
 
     Examples
     --------
@@ -35,30 +41,30 @@ def ready(device: str) -> str:
     'cpu'
     """
     kind = torch.device(device).type
-    instead = "use device='cpu', or backend='native', which works without a card."
+    instead = "use device='cpu', or backend='native', which needs no GPU."
     is_there = kind == "cpu" or getattr(torch, kind).is_available()
     if not is_there:
         raise DeviceError(
-            f"device={device!r} was asked for, but PyTorch finds none here: {instead}"
+            f"device={device!r} was requested, but PyTorch finds none here: {instead}"
         )
     try:
         torch.zeros(1, device=device)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise DeviceError(
-            f"device={device!r} cannot be used, it may be taken by another process ({reason}): "
+            f"device={device!r} cannot be used; another process may occupy it ({reason}): "
             f"free it, or {instead}"
         ) from error
     return f"{device}: {torch.cuda.get_device_name(device)}" if kind == "cuda" else device
 
 
 @contextlib.contextmanager
-def out_of_memory_said(device: torch.device) -> Iterator[None]:
-    """Turn PyTorch's page about full memory into one sentence."""
+def memory_errors(device: torch.device) -> Iterator[None]:
+    """Turn PyTorch's long message about full memory into a MemoryError of one sentence."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         raise MemoryError(
             f"device='{device}' has too little free memory for this: free some, give fewer frames "
-            "at a time, or use backend='native', which works without a card."
+            "at a time, or use backend='native', which needs no GPU."
         ) from error

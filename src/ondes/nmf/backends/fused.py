@@ -1,29 +1,29 @@
-"""The inner solve of many frames in one launch on a CUDA card.
+"""The inner solve of many frames in one launch on a CUDA device.
 
 What `ondes.nmf.backends.reference` does, with the activations in registers from the first step to
-the last. A program of the kernel owns a range of frames and solves a tile of them side by side; a
-frame that is done leaves its row to the next. A second launch sums the statistics. Every sum has a
-fixed order: a call repeats bit for bit on one device, and a frame's activations depend neither on
-its neighbours nor on its place among them.
+the last. A program of the kernel has a range of frames and solves a tile of them side by side; a
+frame that is finished gives its row to the next one. A second launch sums the statistics. Every sum
+has a fixed order: a call repeats bit for bit on one device, and a frame's activations depend
+neither on its neighbours nor on its position among them.
 
 Everything is divided by the model of equal activations, bin by bin. Neither objective nor steps
 change; the gain of the fresh start becomes a mean; and the tensor cores, whose numbers have the
-range of float32 but fewer digits, see quantities near one.
+range of float32 but fewer digits, multiply quantities near one.
 
 Bounds against float64 after the default solve, for a model's spectra and, in brackets, for entries
-spread over 1e-12 to 1 with a fifth of them zero; held by `tests/fused_guarantees.py` on a card:
+spread over 1e-12 to 1 with a fifth of them zero; tested by `tests/fused_guarantees.py` on a GPU:
 
-==========  ===================  ================  ===================
-precision   activations          their divergence  the divergence told
-==========  ===================  ================  ===================
+==========  ===================  ================  =======================
+precision   activations          their divergence  the divergence returned
+==========  ===================  ================  =======================
 ``ieee``    1e-5 (1e-4)          1e-6              1e-6
 ``tf32``    1e-2 (5e-2)          1e-5              1e-5
 ``bf16``    1e-1 (5e-1)          1e-4              1e-4
-==========  ===================  ================  ===================
+==========  ===================  ================  =======================
 
 Activations are relative to the largest of their frame, and bounded in 999 of 1000 frames: where
-rounding decides a restart, a frame goes another way to the same cost.
-``ieee`` takes each product as three of TF32, which together carry float32's digits.
+rounding decides a restart, a frame takes another path to the same cost.
+``ieee`` computes each product as three of TF32, which together have float32's digits.
 """
 
 from __future__ import annotations
@@ -34,31 +34,33 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ondes.nmf.backends import PRECISIONS as PRECISIONS
 from ondes.nmf.backends import fused_kernels, fused_sums, tiles
+from ondes.nmf.backends.devices import constants
 from ondes.nmf.backends.torch import Sums
 from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import TOLERATED_RISE, Problem
 
 MAX_COMPONENTS = 256
 LOWEST_FLOOR = 1e-15  # v / y² and the product of two bins stay within float32's range
-SHORTEST_CHUNK = 4  # tiles of frames that are summed before they are put down
+SHORTEST_CHUNK = 4  # tiles of frames that are summed before the sum is stored
 
 
 def unsupported(problem: Problem, dtype: torch.dtype) -> str | None:
-    """What the kernel cannot do of `problem`, as a sentence, or None."""
+    """What the kernel cannot solve of `problem`, as a sentence, or None."""
     kind = type(problem.penalty)
     if dtype != torch.float32:
         return f"The fused kernel works in float32, not {str(dtype).removeprefix('torch.')}."
     if problem.penalty is not None and kind not in (L1, GroupLog):
-        return f"The fused kernel knows the penalties L1 and GroupLog, not {kind.__name__}."
+        return f"The fused kernel has the penalties L1 and GroupLog, not {kind.__name__}."
     if len(problem.dictionary) > MAX_COMPONENTS:
         return (
             f"The fused kernel takes at most {MAX_COMPONENTS} components, "
             f"not {len(problem.dictionary)}."
         )
     if problem.floor < LOWEST_FLOOR:
-        return f"The fused kernel needs a noise floor from {LOWEST_FLOOR} on, not {problem.floor}."
+        return (
+            f"The fused kernel needs a noise floor of {LOWEST_FLOOR} or more, not {problem.floor}."
+        )
     return None
 
 
@@ -74,28 +76,9 @@ def solve(
     with_sums: bool,
     tile: tiles.Tile | None = None,
 ) -> tuple[Tensor, Sums | None]:
-    """Solve for the activations of levelled frames, and sum their statistics if asked.
+    """What `ondes.nmf.backends.torch.solve` does, for float32 frames.
 
-    Parameters
-    ----------
-    values : tensor of shape (n, n_bins), float32
-    dictionary : tensor of shape (n_components, n_bins), float64 or float32, rows sum to one
-    problem : Problem
-        Its solver, floor, penalty and groups; dictionary and background are given as tensors.
-    background : tensor of shape (n_bins,), optional
-        A row of the model whose activations are known.
-    background_activation : tensor of shape (n,), optional
-    start : tensor of shape (n, n_components), optional
-        Where to begin; by default each frame's own fresh start.
-    precision : {"tf32", "ieee", "bf16"}
-        Of the products.
-    with_sums : bool
-    tile : Tile, optional
-        By default the one that `tiles` has for this shape.
-
-    Returns
-    -------
-    tensor of shape (n, n_components), and `Sums` or None
+    `tile` is by default the one that `tiles` chooses for this shape.
     """
     shape = len(values), values.shape[1], len(dictionary)
     tile = tile or tiles.choose(*shape, precision, _processors(values.device))
@@ -113,21 +96,21 @@ def solve(
 
 
 class _Layout:
-    """What the kernels must know of shapes when they are compiled."""
+    """The shapes that kernels are compiled for."""
 
     def __init__(
-        self, tile: tiles.Tile, n_bins: int, n_components: int, precision: str, on_card: bool
+        self, tile: tiles.Tile, n_bins: int, n_components: int, precision: str, on_gpu: bool
     ) -> None:
         self.tile, self.F, self.K = tile, n_bins, tiles.padded(n_components)
         self.tail = tile.tail(n_bins)
         self.padded = n_bins // tile.bins * tile.bins + self.tail
-        # Warps take 16 rows each; where rows are too few for all, the rest share the columns.
+        # Warps have 16 rows each; where rows are too few for all, the others share the columns.
         self.down = min(tile.warps, tile.frames // 16)
         self.across = min(tile.warps // self.down, tile.bins // 8)
         self.across_tail = min(self.across, max(self.tail, 16) // 8)
         self.precision = {"ieee": "tf32x3"}.get(precision, precision)
         self.swap = self.across == 1 and precision != "bf16"
-        self.fast = on_card
+        self.fast = on_gpu
         self.narrow = torch.bfloat16 if precision == "bf16" else torch.float32
 
 
@@ -153,7 +136,7 @@ def _prepare(
 
 
 def _arguments(problem: Problem, device: torch.device, K: int) -> dict[str, Any]:
-    """The penalty in the kernels' words."""
+    """The penalty as arguments of the kernels."""
     none = {"groups": None, "n_groups": 0, "strength": 0.0, "offset": 1.0}
     match problem.penalty:
         case L1(strength):
@@ -164,7 +147,7 @@ def _arguments(problem: Problem, device: torch.device, K: int) -> dict[str, Any]
                 return found | {"GROUPED": False}
             groups = tuple(problem.groups.tolist())
             padding = (-1,) * (K - len(groups))
-            table = _table(groups + padding, torch.int32, device)
+            table = constants(groups + padding, torch.int32, device)
             return found | {"GROUPED": True, "groups": table, "n_groups": max(groups) + 1}
     return none | {"PENALTY": "none", "GROUPED": False}
 
@@ -185,7 +168,7 @@ def _solve(
     scratch = values.new_empty(n_programs * tile.frames * layout.padded)
     fused_kernels.solve[(n_programs,)](
         values, start, activations, known, scratch, *model,
-        _table(solver.momentum or (0.0,), torch.float32, values.device),
+        constants(solver.momentum or (0.0,), torch.float32, values.device),
         n_frames=len(values), share=-(-n_tiles // n_programs) * tile.frames,
         n_components=activations.shape[1], max_steps=solver.max_steps,
         n_momentum=max(1, len(solver.momentum)), floor=problem.floor,
@@ -226,18 +209,15 @@ def _summarise(
     )  # fmt: skip
     total = parts.sum(dim=0, dtype=torch.float64)
     size = n_components * n_bins
-    weighted, inverse, pull, divergence = torch.split(total, [size, size, n_components, n_blocks])
+    weighted, inverse, gradient, divergence = torch.split(
+        total, [size, size, n_components, n_blocks]
+    )
     shape = n_components, n_bins
-    return Sums(weighted.view(shape), inverse.view(shape), pull, divergence.sum())
+    return Sums(weighted.view(shape), inverse.view(shape), gradient, divergence.sum())
 
 
 @lru_cache
 def _processors(device: torch.device) -> int:
     if device.type != "cuda":
-        return 2  # the interpreter: two programs, so that there is more than one
+        return 2  # the interpreter: more than one program, so that their edges are tested
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
-
-
-@lru_cache(maxsize=64)
-def _table(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.tensor(numbers, dtype=dtype, device=device)

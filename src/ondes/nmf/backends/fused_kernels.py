@@ -3,7 +3,7 @@
 Names in capitals are known when a kernel is compiled. F and K are the numbers of bins and of
 components, K padded to a power of two; PADDED the bins with what fills the last block; M the
 frames of a tile and WIDTH the bins of a block. FAST is false in Triton's interpreter, which does
-not know a card's own instructions.
+not have a GPU's own instructions.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
@@ -36,7 +36,7 @@ def prepare(
     F: tl.constexpr, K: tl.constexpr, PADDED: tl.constexpr, SWAP: tl.constexpr,
     KNOWN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Divide the dictionary by the model of equal activations, and lay it out both ways."""
+    """Divide the dictionary by the model of equal activations, and store it in both layouts."""
     at = tl.program_id(0) * 16 + tl.arange(0, 16)
     k = tl.arange(0, K)
     real = at < F
@@ -62,7 +62,7 @@ def take(
     F: tl.constexpr, M: tl.constexpr, WIDTH: tl.constexpr, DOWN: tl.constexpr,
     ACROSS: tl.constexpr,
 ):  # fmt: skip
-    """Lay a block of bins of the new frames out for the steps; returns it, padded with zeros."""
+    """Store a block of bins of the new frames for the steps; returns it, padded with zeros."""
     at = first + tl.arange(0, WIDTH)
     there = given[:, None] & (at < F)[None, :]
     value = tl.load(values + row[:, None] * F + at[None, :], mask=there, other=0.0)
@@ -79,7 +79,7 @@ def lay_out(
     F: tl.constexpr, M: tl.constexpr, WIDTH: tl.constexpr, TAIL: tl.constexpr,
     DOWN: tl.constexpr, ACROSS: tl.constexpr, ACROSS_TAIL: tl.constexpr,
 ):  # fmt: skip
-    """Lay all bins of the new frames out for the steps; returns each frame's sum."""
+    """Store all bins of the new frames for the steps; returns each frame's sum."""
     whole: tl.constexpr = F - F % WIDTH
     tl.debug_barrier()
     blocks = tl.zeros((M, WIDTH), tl.float32)
@@ -108,7 +108,7 @@ def look(
     DOWN: tl.constexpr, ACROSS: tl.constexpr, SWAP: tl.constexpr, KNOWN: tl.constexpr,
     COST: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Add what a block of bins says: numerators above denominators, and the cost."""
+    """Add the sums over a block of bins: numerators above denominators, and the cost."""
     at = first + tl.arange(0, WIDTH)
     k = tl.arange(0, K)
     target = tl.load(frames + first * M + tl.arange(0, M * WIDTH))
@@ -120,7 +120,7 @@ def look(
         model += known[:, None] * tl.load(bins + 2 * PADDED + at)[None, :]
     inverse = reciprocal(model, FAST)
     ratio = target * inverse
-    if COST:  # but for Σ log v, which does not change; one logarithm for two bins
+    if COST:  # without Σ log v, which does not change; one logarithm for two bins
         one, other = tl.split(tl.reshape(model, (M, WIDTH // 2, 2)))
         cost += tl.sum(ratio, axis=1) + LOG_TWO * tl.sum(log2(one * other, FAST), axis=1)
     both = tl.permute(tl.join(ratio * inverse, inverse), (2, 0, 1))
@@ -134,7 +134,7 @@ def look_at_one(
     M: tl.constexpr, K: tl.constexpr, PADDED: tl.constexpr, KNOWN: tl.constexpr,
     COST: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """The same for one bin: spectra have 2ⁿ + 1, and a block for the last alone takes longer."""
+    """The same for one bin: spectra have 2ⁿ + 1, and a whole block for the last is slower."""
     part = tl.load(rows + tl.arange(0, K) * PADDED + at).to(tl.float32)[None, :]
     model = tl.sum(point * part, axis=1) + tl.load(bins + PADDED + at)
     if KNOWN:
@@ -227,7 +227,7 @@ def solve(
     k = tl.arange(0, K)
     real = (k < n_components)[None, :]
 
-    frame = tl.full((M,), -1, tl.int32)  # which is in which row; -1 is none
+    frame = tl.full((M,), -1, tl.int32)  # which frame is in which row; -1 is none
     finished = tl.full((M,), 1, tl.int1)
     n_finished = M
     n_steps = tl.zeros((M,), tl.int32) if STOPS else 0
@@ -238,7 +238,7 @@ def solve(
     point = tl.zeros((M, K), tl.float32)  # where the next step starts from
     alive = last - upcoming
     while alive > 0:
-        if n_finished > 0:  # the next frames take the rows of those that are done
+        if n_finished > 0:  # the next frames get the rows of those that are finished
             following = upcoming + tl.cumsum(finished.to(tl.int32), axis=0) - 1
             frame = tl.where(finished, tl.where(following < last, following, -1), frame)
             upcoming += n_finished

@@ -1,4 +1,4 @@
-"""What the kernels of `ondes.nmf.backends.fused_kernels` are made of: arithmetic and layouts."""
+"""Arithmetic and layouts for the kernels of `ondes.nmf.backends.fused_kernels`."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# ---- Arithmetic: one instruction each where the plain function also cares for denormals ----
+# ---- Arithmetic: one instruction each where the plain function also handles denormals ----
 
 
 @triton.jit
@@ -47,7 +47,7 @@ def exp2(x, FAST: tl.constexpr):
 
 @triton.jit
 def rounded(x, PRECISION: tl.constexpr):
-    """To the nearest number of the tensor cores, which themselves only cut digits off."""
+    """To the nearest number of the tensor cores, which by themselves truncate."""
     if PRECISION == "bf16":
         x = x.to(tl.bfloat16).to(tl.float32)
     elif PRECISION == "tf32":
@@ -68,20 +68,20 @@ def product(left, right, total, PRECISION: tl.constexpr):
 
 # ---- Layouts ----
 #
-# Of each 16 × 8 piece of a product's result a thread holds rows r and r + 8 of the columns 2c and
-# 2c + 1, but of a left factor the columns c and c + 4. So frames wait in memory in the order in
-# which threads hold results, and the dictionary's rows and columns are exchanged such that a
-# result is the left factor of the next product as it stands: no number ever changes hands. These
-# functions bear on speed alone: where a layout is another, Triton itself moves the numbers.
+# Of each 16 × 8 part of a product's result a thread has rows r and r + 8 of the columns 2c and
+# 2c + 1, but of a left factor the columns c and c + 4. So frames are stored in the order in which
+# threads have results, and the dictionary's rows and columns are exchanged such that a result is
+# the left factor of the next product as it is: no number moves between threads. These functions
+# matter for speed alone: with another layout Triton itself moves the numbers.
 
 
 @triton.jit
 def by_thread(
     x, M: tl.constexpr, WIDTH: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr
 ):  # fmt: skip
-    """Rows (M, WIDTH) as a line in which a thread's numbers are neighbours.
+    """Rows (M, WIDTH) as one dimension in which a thread's numbers are neighbours.
 
-    DOWN × ACROSS is how the warps lie over the rows.
+    DOWN × ACROSS is the arrangement of the warps over the rows.
     """
     x = tl.reshape(x, (M // (16 * DOWN), DOWN, 2, 8, ACROSS, WIDTH // (8 * ACROSS), 4, 2))
     return tl.reshape(tl.permute(x, (0, 5, 4, 1, 3, 6, 2, 7)), (M * WIDTH,))
@@ -106,7 +106,7 @@ def as_left_factor(x, M: tl.constexpr, WIDTH: tl.constexpr, SWAP: tl.constexpr):
 
 @triton.jit
 def place(column, SWAP: tl.constexpr):
-    """Where a column of a result lies in a left factor."""
+    """The index in a left factor of a column of a result."""
     if SWAP:
         column = column // 8 * 8 + column % 2 * 4 + column % 8 // 2
     return column

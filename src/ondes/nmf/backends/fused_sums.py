@@ -1,4 +1,4 @@
-"""The statistics' kernel of `ondes.nmf.backends.fused`; its names are those of `fused_kernels`."""
+"""The kernel of `ondes.nmf.backends.fused` that sums statistics; names as in `fused_kernels`."""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def summarise(
     scale = tl.load(bins + at, mask=inside, other=1.0)
     least = tl.load(bins + PADDED + at, mask=inside, other=1.0)
     sums = tl.zeros((2 * WIDTH, K), tl.float32)
-    pull = tl.zeros((K,), tl.float32)
+    gradient = tl.zeros((K,), tl.float32)
     divergence = tl.zeros((), tl.float64)
     last = tl.minimum((chunk + 1) * share, n_frames)
     for begin in tl.range(chunk * share, last, M, num_stages=1):
@@ -57,7 +57,7 @@ def summarise(
             _, slope = penalise(
                 h, real, groups, n_groups, strength, offset, F, M, K, PENALTY, GROUPED
             )
-            pull += tl.sum(slope * h, axis=0)
+            gradient += tl.sum(slope * h, axis=0)
 
     parts += chunk * (2 * n_components * F + n_components + tl.num_programs(0))
     weighted, inverse = tl.split(tl.permute(tl.reshape(sums, (2, WIDTH, K)), (1, 2, 0)))
@@ -67,5 +67,5 @@ def summarise(
     tl.store(to, inverse * scale[:, None], mask=inside[:, None] & real)
     parts += 2 * n_components * F
     if tl.program_id(0) == 0:
-        tl.store(parts + k, pull, mask=k < n_components)
+        tl.store(parts + k, gradient, mask=k < n_components)
     tl.store(parts + n_components + tl.program_id(0), divergence.to(tl.float32))

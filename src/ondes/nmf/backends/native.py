@@ -1,6 +1,6 @@
 """The fused C++ kernel: what `ondes.nmf.backends.reference` does, frames in the SIMD lanes.
 
-Built for several instruction sets; the best that the machine runs is taken, or the one that the
+Built for several instruction sets; the best that the machine runs is used, or the one that the
 environment variable ONDES_ISA names. Neither activations nor statistics depend on `n_jobs`, and a
 frame's activations depend on that frame alone, bit for bit.
 """
@@ -20,6 +20,7 @@ from ondes.nmf.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem
 from ondes.nmf.statistics import Statistics
 
 NAME = "native"
+SUMS = ("weighted", "inverse", "penalty_gradient", "divergence")
 
 
 def available() -> bool:
@@ -44,11 +45,11 @@ def isa() -> str:
 
 
 def unsupported(problem: Problem) -> str | None:
-    """What this backend cannot do of `problem`, as a sentence, or None."""
+    """What this backend cannot solve of `problem`, as a sentence, or None."""
     kind = type(problem.penalty)
     if problem.penalty is None or kind in (L1, GroupLog):
         return None
-    return f"The native backend knows the penalties L1 and GroupLog, not {kind.__name__}."
+    return f"The native backend has the penalties L1 and GroupLog, not {kind.__name__}."
 
 
 def encode(
@@ -66,13 +67,14 @@ def summarise(
     sums = {
         "weighted": np.zeros(shape),
         "inverse": np.zeros(shape),
-        "pull": np.zeros(shape[0]),
+        "penalty_gradient": np.zeros(shape[0]),
         "divergence": np.zeros(1),
     }
     activations = _solve(frames, problem, start, n_jobs, sums)
-    a = problem.dictionary**2 * sums["weighted"]
-    b = sums["inverse"] + sums["pull"][:, None]
-    return activations, Statistics(a, b, float(sums["divergence"][0]), float(len(frames)))
+    divergence = float(sums.pop("divergence")[0])
+    return activations, Statistics.from_sums(
+        problem.dictionary, **sums, divergence=divergence, n_frames=float(len(frames))
+    )
 
 
 def _solve(
@@ -101,7 +103,7 @@ def _solve(
         n_threads=n_jobs if n_jobs > 0 else len(os.sched_getaffinity(0)),
         **_background(frames, problem),
         **_penalty(problem),
-        **(dict.fromkeys(("weighted", "inverse", "pull", "divergence")) | sums),
+        **(dict.fromkeys(SUMS) | sums),
     )
     return activations
 

@@ -3,25 +3,25 @@
 Notation of the paper in brackets; our arrays are its transposes, rows are time:
 `frames` [Vᵀ] (n_frames, n_bins), `dictionary` [Wᵀ] (n_components, n_bins), `activations` [Hᵀ]
 (n_frames, n_components), `model` [(WH)ᵀ]. Frames are levelled (see `ondes.nmf.divergence`): ε and
-the penalties are relative to a frame's level, and no frame is silent.
+the penalties are relative to a frame's level, and no frame is silent. The dictionary's own update,
+which all backends share, is in `ondes.nmf.dictionary_update`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from ondes.nmf.divergence import Array, LevelledFrames, itakura_saito
-from ondes.nmf.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem
+from ondes.nmf.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem, power
 from ondes.nmf.statistics import Statistics
+from ondes.rebatch import slices
 
 NAME = "reference"
-TILE = 1024  # frames at a time: temporaries stay small, float32 sums stay short
+BLOCK = 1024  # frames at a time: temporaries stay small, float32 sums stay short
 
 
 def unsupported(problem: Problem) -> str | None:
-    """What this backend cannot do of `problem`: nothing."""
+    """What this backend cannot solve of `problem`: nothing."""
     return None
 
 
@@ -29,7 +29,7 @@ def unsupported(problem: Problem) -> str | None:
 
 
 def known_part(frames: LevelledFrames, problem: Problem) -> Array:
-    """What the model holds before any component sounds: ε, and the known background."""
+    """The model without any component: ε, and the known background."""
     dtype = frames.values.dtype
     if problem.background is None:
         return np.full((1, 1), problem.floor, dtype=dtype)
@@ -38,7 +38,7 @@ def known_part(frames: LevelledFrames, problem: Problem) -> Array:
 
 
 def divergences(frames: LevelledFrames, activations: Array, problem: Problem) -> Array:
-    """d(ε + v, ε + h W), one float64 value a frame."""
+    """d(ε + v, ε + h W), one float64 value per frame."""
     dictionary = problem.dictionary.astype(frames.values.dtype)
     model = activations @ dictionary + known_part(frames, problem)
     return itakura_saito(frames.values + frames.values.dtype.type(problem.floor), model)
@@ -55,7 +55,7 @@ def penalty_slope(activations: Array, problem: Problem) -> Array | float:
 
 
 def penalty_value(activations: Array, problem: Problem) -> Array | float:
-    """Σ_groups ψ(share), one value a frame."""
+    """Σ_groups ψ(share), one value per frame."""
     if problem.penalty is None:
         return 0.0
     values: Array = problem.penalty.value(_group_shares(activations, problem)).sum(axis=1)
@@ -93,18 +93,18 @@ def encode(
     frames : LevelledFrames of n frames
     problem : Problem
     start : array of shape (n, n_components), optional
-        Where to begin; by default each frame's own fresh start.
+        Activations to start from; by default each frame's own fresh start.
     n_jobs : int
-        Threads; here the BLAS has its own.
+        Without effect here: the BLAS has threads of its own.
 
     Returns
     -------
     array of shape (n, n_components), of the frames' dtype, in units of each frame's level
     """
-    tiles = [_solve(frames[tile], problem, _rows(start, tile)) for tile in _tiles(len(frames))]
-    if not tiles:
-        return np.empty((0, len(problem.dictionary)), dtype=frames.values.dtype)
-    return np.concatenate(tiles)
+    found = np.empty((len(frames), len(problem.dictionary)), dtype=frames.values.dtype)
+    for rows in slices(len(frames), BLOCK):
+        found[rows] = _solve(frames[rows], problem, None if start is None else start[rows])
+    return found
 
 
 def _solve(frames: LevelledFrames, problem: Problem, start: Array | None) -> Array:
@@ -128,7 +128,7 @@ def _solve(frames: LevelledFrames, problem: Problem, start: Array | None) -> Arr
         ratio = target[active] * inverse
         numerator = (ratio * inverse) @ dictionary.T
         denominator = inverse @ dictionary.T + penalty_slope(point, problem)
-        step = point * _power(numerator / denominator, solver.exponent)
+        step = point * power(numerator / denominator, solver.exponent)
         step = np.maximum(step, dtype.type(ACTIVATION_FLOOR))
         residual = np.sum(point * np.abs(numerator - denominator), axis=1) / n_bins
 
@@ -157,13 +157,6 @@ def _solve(frames: LevelledFrames, problem: Problem, start: Array | None) -> Arr
     return found
 
 
-def _power(ratio: Array, exponent: float) -> Array:
-    if exponent == 1:
-        return ratio
-    powered: Array = np.sqrt(ratio) if exponent == 0.5 else ratio ** ratio.dtype.type(exponent)
-    return powered
-
-
 # ---- The statistics of a batch: a and b of Algorithm 1, summed over its frames ----
 
 
@@ -176,8 +169,8 @@ def summarise(
     """
     activations = encode(frames, problem, start, n_jobs)
     total = Statistics.zeros(*problem.dictionary.shape)
-    for tile in _tiles(len(frames)):
-        total = total + _accumulate(frames[tile], activations[tile], problem)
+    for rows in slices(len(frames), BLOCK):
+        total = total + _accumulate(frames[rows], activations[rows], problem)
     return activations, total
 
 
@@ -187,38 +180,12 @@ def _accumulate(frames: LevelledFrames, activations: Array, problem: Problem) ->
     target = frames.values + dtype.type(problem.floor)
     inverse = 1 / model
     weighted = activations.T @ (target * inverse * inverse)
-    a = problem.dictionary**2 * weighted  # a = W² · ((ε + v) / (ε + W h)²) hᵀ
-    b = (activations.T @ inverse).astype(np.float64)  # b = (1 / (ε + W h)) hᵀ
-    if problem.penalty is not None:
-        pull = penalty_slope(activations, problem) * activations
-        b += pull.sum(axis=0, dtype=np.float64)[:, None]
-    divergence = float(itakura_saito(target, model).sum())
-    return Statistics(a, b, divergence, float(len(frames)))
-
-
-# ---- The dictionary's update: W = √(A / B), then rows of unit sum ----
-
-
-def update_dictionary(dictionary: Array, statistics: Statistics, exponent: float = 0.5) -> Array:
-    """w ← w · (A / (w² B))^θ, which for θ = ½ is √(A / B). Entries never heard stay."""
-    curvature = dictionary**2 * statistics.denominator
-    heard = (curvature > 0) & (statistics.numerator > 0)
-    ratio = np.divide(statistics.numerator, curvature, out=np.ones_like(dictionary), where=heard)
-    return dictionary * _power(ratio, exponent)
-
-
-def rescale(
-    dictionary: Array, statistics: Statistics, n_frozen: int = 0
-) -> tuple[Array, Statistics, Array]:
-    """s = Σ_f w; w / s, A / s, B · s. Stored activations are to be multiplied by s."""
-    scale: Array = dictionary.sum(axis=1)
-    scale[:n_frozen] = 1  # they sum to one but for rounding, and keep their very bits
-    return dictionary / scale[:, None], statistics.rescale(scale), scale
-
-
-def _tiles(n_frames: int) -> Iterator[slice]:
-    return (slice(first, first + TILE) for first in range(0, n_frames, TILE))
-
-
-def _rows(start: Array | None, tile: slice) -> Array | None:
-    return None if start is None else start[tile]
+    gradient = penalty_slope(activations, problem) * activations
+    return Statistics.from_sums(
+        problem.dictionary,
+        weighted=weighted,
+        inverse=(activations.T @ inverse).astype(np.float64),
+        penalty_gradient=gradient.sum(axis=0, dtype=np.float64),
+        divergence=float(itakura_saito(target, model).sum()),
+        n_frames=float(len(frames)),
+    )

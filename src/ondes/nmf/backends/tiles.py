@@ -1,4 +1,4 @@
-"""Tile shapes of the fused kernel: how many frames and bins a program holds at a time.
+"""Tile shapes of the fused kernel: how many frames and bins a program has at a time.
 
 One table, found by timing candidates on an H200. Registers decide: they hold a program's
 activations and sums, so the more components, the fewer programs share a multiprocessor.
@@ -23,12 +23,12 @@ class Tile:
     frames : int, a power of two from 16 on
         Frames that a program solves side by side.
     bins : int, a power of two from 16 on
-        Bins that it looks at in one go.
+        Bins that it processes at a time.
     warps : int
     per_processor : int
         Programs that share a multiprocessor.
     stages : int
-        Blocks of bins on their way from memory, and the one being looked at.
+        Blocks of bins being fetched from memory, and the one being processed.
     """
 
     frames: int
@@ -38,13 +38,13 @@ class Tile:
     stages: int = 1
 
     def tail(self, n_bins: int) -> int:
-        """The width of the last block, which may be narrower; 0 where no bin is left over."""
+        """The width of the last block, which may be narrower; 0 where no bin remains."""
         rest = n_bins % self.bins
         return max(16, 1 << (rest - 1).bit_length()) if rest else 0
 
     @property
     def registers(self) -> int:
-        """Of a thread, at most: as many as let `per_processor` programs run at once."""
+        """The most per thread that let `per_processor` programs run at once."""
         return min(255, REGISTERS // (32 * self.warps * self.per_processor) // 8 * 8)
 
 
@@ -76,7 +76,7 @@ _MANY_LONG = {
     32: Tile(64, 32, 4, 2, stages=4),
     128: Tile(64, 16, 4, 2, stages=3),
 }
-# Few frames: small tiles, so that many multiprocessors work.
+# Few frames: small tiles, to occupy many multiprocessors.
 _FEW = {64: Tile(16, 64, 2, 1, stages=2), 256: Tile(16, 32, 4, 1, stages=2)}
 # Frames and bins at a time of the statistics.
 _SUMS = {64: (64, 32), 256: (32, 16)}
@@ -94,7 +94,7 @@ def padded(n_components: int) -> int:
 
 
 def choose(n_frames: int, n_bins: int, n_components: int, precision: str, processors: int) -> Tile:
-    """The tile for so many frames, on a card of so many multiprocessors."""
+    """The tile for `n_frames` frames, on a GPU of `processors` multiprocessors."""
     width = padded(n_components)
     if n_frames <= 16 * processors:
         return _first(_FEW, width)

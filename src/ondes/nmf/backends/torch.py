@@ -1,9 +1,9 @@
-"""The algorithm in PyTorch: what `ondes.nmf.backends.reference` does, on a CPU or a card.
+"""The algorithm in PyTorch: what `ondes.nmf.backends.reference` does, on a CPU or a GPU.
 
-On a CUDA card float32 frames go to the fused kernel of `ondes.nmf.backends.fused`. All else is
-`solve_plainly`: tensor code that reads like the reference. Penalties stay the NumPy they are, so
-a user's own works here too. A frame's activations depend on that frame alone but for the rounding
-of matrix products, whose order of summation may follow the number of frames.
+On a CUDA device float32 frames go to the fused kernel of `ondes.nmf.backends.fused`. All else is
+`solve_plainly`: tensor code that reads like the reference. Penalties are evaluated by NumPy, so
+that a user's own works here too. A frame's activations depend on that frame alone except for the
+rounding of matrix products, whose order of summation may depend on the number of frames.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ondes.nmf.backends.devices import Tensor, out_of_memory_said, ready, torch, widest
+from ondes.nmf.backends.devices import Tensor, constants, memory_errors, ready, torch, widest
 from ondes.nmf.divergence import Array, LevelledFrames
-from ondes.nmf.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem
+from ondes.nmf.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem, power
 from ondes.nmf.statistics import Statistics
+from ondes.rebatch import slices
 
-TILE = 1024  # frames at a time on a CPU: temporaries stay in its caches
-CARD_TILE = 2**24  # entries at a time on a card: temporaries stay under a gigabyte
+BLOCK = 1024  # frames at a time on a CPU: temporaries stay in its caches
+GPU_BLOCK = 2**24  # entries at a time on a GPU: temporaries stay under a gigabyte
 
 
 class Sums(NamedTuple):
@@ -29,12 +30,12 @@ class Sums(NamedTuple):
 
     weighted: Tensor  # (n_components, n_bins): Σ h · (v + ε) / y²
     inverse: Tensor  # (n_components, n_bins): Σ h / y
-    pull: Tensor  # (n_components,): Σ h · the penalty's slope
+    penalty_gradient: Tensor  # (n_components,): Σ h · the penalty's slope
     divergence: Tensor  # ()
 
 
 class TorchBackend:
-    """The backend's contract, bound to a device.
+    """The interface of a backend, bound to a device.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ class TorchBackend:
         self.NAME = f"torch ({ready(device)})"
 
     def unsupported(self, problem: Problem) -> str | None:
-        """What this backend cannot do of `problem`: nothing."""
+        """What this backend cannot solve of `problem`: nothing."""
         return None
 
     def encode(
@@ -64,9 +65,10 @@ class TorchBackend:
         """Solve for the activations and sum the statistics; see `reference.summarise`."""
         activations, sums = self._solve(frames, problem, start, with_sums=True)
         assert sums is not None
-        weighted, inverse, pull, divergence = (each.cpu().double().numpy() for each in sums)
-        a, b = problem.dictionary**2 * weighted, inverse + pull[:, None]
-        return activations, Statistics(a, b, float(divergence), float(len(frames)))
+        weighted, inverse, gradient, divergence = (each.cpu().double().numpy() for each in sums)
+        return activations, Statistics.from_sums(
+            problem.dictionary, weighted, inverse, gradient, float(divergence), float(len(frames))
+        )
 
     def _solve(
         self, frames: LevelledFrames, problem: Problem, start: Array | None, with_sums: bool
@@ -82,7 +84,7 @@ class TorchBackend:
         if problem.background is not None:
             row, mean = background_row(problem)
             background = {"background": row, "background_activation": mean / frames.level}
-        with out_of_memory_said(self.device):
+        with memory_errors(self.device):
             activations, sums = solve(
                 here(frames.values),
                 here(problem.dictionary, widest(self.device)),
@@ -113,14 +115,14 @@ def solve(
     precision: str = "tf32",
     with_sums: bool,
 ) -> tuple[Tensor, Sums | None]:
-    """Find the activations, by the fused kernel where there is one for this.
+    """Find the activations, by the fused kernel where it applies.
 
     Parameters
     ----------
     values : tensor of shape (n, n_bins), levelled
-    dictionary : tensor of shape (n_components, n_bins), on the same device, of any float
+    dictionary : tensor of shape (n_components, n_bins), on the same device, of any float type
     problem : Problem
-        Its solver, floor, penalty and groups are used; dictionary and background come as tensors.
+        Its solver, floor, penalty and groups; dictionary and background are given as tensors.
     background : tensor of shape (n_bins,), of mean one, optional
     background_activation : tensor of shape (n,), optional
     start : tensor of shape (n, n_components), optional
@@ -129,7 +131,7 @@ def solve(
 
     Returns
     -------
-    tensor of shape (n, n_components), and the `Sums` where they are wanted
+    tensor of shape (n, n_components), and the `Sums` or None
     """
     known: dict[str, Any] = {
         "background": background,
@@ -168,14 +170,14 @@ def solve_plainly(
     start: Tensor | None = None,
     with_sums: bool,
 ) -> tuple[Tensor, Sums | None]:
-    """What `solve` does, in plain tensor code, tile by tile."""
+    """What `solve` does, in plain tensor code, block by block."""
     n_bins = values.shape[1]
     first = _even_start(dictionary, problem).to(values.dtype)
     dictionary = dictionary.to(values.dtype)
     found = values.new_empty((len(values), len(dictionary)))
     total = _no_sums(dictionary) if with_sums else None
-    n_tile = TILE if values.device.type == "cpu" else max(TILE, CARD_TILE // n_bins)
-    for rows in (slice(n, n + n_tile) for n in range(0, len(values), n_tile)):
+    size = BLOCK if values.device.type == "cpu" else max(BLOCK, GPU_BLOCK // n_bins)
+    for rows in slices(len(values), size):
         target = values[rows] + problem.floor
         known = target.new_full((1, 1), problem.floor)
         if background is not None and background_activation is not None:
@@ -207,7 +209,7 @@ def _descend(
     solver, n_bins = problem.solver, dictionary.shape[1]
     found = start.clamp(min=ACTIVATION_FLOOR)
     known = known.expand_as(target)
-    momentum = _table(solver.momentum, found.dtype, found.device)
+    momentum = constants(solver.momentum, found.dtype, found.device)
     active = torch.arange(len(found), device=found.device)
     here, point = found, found
     lowest = torch.full((len(found),), torch.inf, dtype=widest(found.device), device=found.device)
@@ -217,7 +219,7 @@ def _descend(
         ratio = target * inverse
         numerator = (ratio * inverse) @ dictionary.T
         denominator = inverse @ dictionary.T + _penalty_slope(point, problem)
-        step = point * _power(numerator / denominator, solver.exponent)
+        step = point * power(numerator / denominator, solver.exponent, torch)
         step = step.clamp(min=ACTIVATION_FLOOR)
         residual = (point * (numerator - denominator).abs()).sum(dim=1) / n_bins
 
@@ -248,17 +250,6 @@ def _descend(
     return found
 
 
-@functools.lru_cache(maxsize=64)
-def _table(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.tensor(numbers, dtype=dtype, device=device)
-
-
-def _power(ratio: Tensor, exponent: float) -> Tensor:
-    if exponent == 1:
-        return ratio
-    return ratio.sqrt() if exponent == 0.5 else ratio**exponent
-
-
 # ---- The statistics, as in `reference` ----
 
 
@@ -268,11 +259,11 @@ def _accumulate(
     wide = widest(target.device)
     inverse = 1 / torch.addmm(known.expand_as(target), activations, dictionary)
     ratio = target * inverse
-    pull = _penalty_slope(activations, problem) * activations
+    gradient = _penalty_slope(activations, problem) * activations
     return Sums(
         weighted=(activations.T @ (ratio * inverse)).to(wide),
         inverse=(activations.T @ inverse).to(wide),
-        pull=pull.sum(dim=0, dtype=wide),
+        penalty_gradient=gradient.sum(dim=0, dtype=wide),
         divergence=(ratio - ratio.log() - 1).sum(dtype=wide),
     )
 

@@ -1,0 +1,183 @@
+"""What is done with one shard of a round: pure functions, so that any of them may run again.
+
+Each returns the same bits wherever and however often it runs. A lost worker therefore costs time
+and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ondes import __version__
+from ondes.errors import FileError
+from ondes.nmf import encoding
+from ondes.nmf.encoding import Compute
+from ondes.nmf.problem import Problem, Solver
+from ondes.nmf.statistics import Statistics
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.frame_reader import FrameBuffer
+from ondes.signal.recordings import RawFormat
+from ondes.signal.segment_reader import SegmentReader
+from ondes.signal.segments import Recording, Segment
+from ondes.signal.silence import Loudest, is_active, loudest_of
+
+__all__ = [
+    "Recordings",
+    "Shard",
+    "ShardInfo",
+    "WorkerInfo",
+    "add",
+    "given",
+    "info",
+    "introduce",
+    "read",
+    "summarise",
+]
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """All that a worker must know to read any segment.
+
+    Attributes
+    ----------
+    paths : list of Path
+    recordings : list of Recording
+    audio : AudioSettings
+    raw : RawFormat or None
+    run : str
+        Name of this run: the files that a worker keeps open belong to it.
+    version : str
+        Version of ondes that planned it.
+    """
+
+    paths: list[Path]
+    recordings: list[Recording]
+    audio: AudioSettings
+    raw: RawFormat | None = None
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    version: str = __version__
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """What the driver must know of a shard that was read: few bytes.
+
+    Attributes
+    ----------
+    loudest : dict of int to float
+        By recording, the energy of its loudest frame here.
+    n_read : int
+        Frames, silent ones included.
+    failures : list of FileError
+    missing : list of str
+        Recordings that do not exist where they were to be read.
+    """
+
+    loudest: Loudest
+    n_read: int
+    failures: list[FileError]
+    missing: list[str]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Frames that stay where they were read.
+
+    Attributes
+    ----------
+    frames : array of shape (n_frames, n_bins), float32
+    energies : array of shape (n_frames,), float32
+    files : array of shape (n_frames,)
+        The recording of each frame.
+    info : ShardInfo
+    """
+
+    frames: NDArray[np.float32]
+    energies: NDArray[np.float32]
+    files: NDArray[np.intp]
+    info: ShardInfo
+
+    def active_frames(self, loudest: Loudest, top_db: float | None) -> NDArray[np.float32]:
+        """The non-silent frames."""
+        return self.frames[is_active(self.energies, self.files, loudest, top_db)]
+
+
+_kept = threading.local()  # a recording that is read sequentially stays open between two shards
+
+
+def read(recordings: Recordings, segments: list[Segment]) -> Shard:
+    """Decode and transform the segments of a shard."""
+    if recordings.version != __version__:
+        raise ValueError(
+            f"A worker has ondes {__version__} and the driver {recordings.version}: "
+            "install the same version everywhere."
+        )
+    if getattr(_kept, "run", None) != recordings.run:
+        _kept.run = recordings.run
+        _kept.reader = SegmentReader(
+            recordings.paths, recordings.recordings, recordings.audio, recordings.raw
+        )
+    buffer = FrameBuffer(recordings.audio.stft, sum(each.n_frames for each in segments))
+    energies, files = [np.empty(0, np.float32)], [np.empty(0, np.intp)]
+    for file, samples in _kept.reader.read(segments):
+        energies.append(buffer.add(samples).sum(axis=1))
+        files.append(np.full(len(energies[-1]), file))
+    energy, file_of = np.concatenate(energies), np.concatenate(files)
+    failures = _kept.reader.failures()
+    missing = [failure.path for failure in failures if not Path(failure.path).exists()]
+    about = ShardInfo(loudest_of(energy, file_of), len(buffer), failures, missing)
+    return Shard(buffer.frames, energy, file_of, about)
+
+
+def info(shard: Shard) -> ShardInfo:
+    """Leave the frames behind."""
+    return shard.info
+
+
+def summarise(
+    shard: Shard, problem: Problem, compute: Compute, loudest: Loudest, top_db: float | None
+) -> Statistics:
+    """What the dictionary's next update needs of the non-silent frames."""
+    frames = shard.active_frames(loudest, top_db)
+    if len(frames) == 0:
+        return Statistics.zeros(*problem.dictionary.shape)
+    return encoding.summarise(frames, problem, compute)[1]
+
+
+def add(*statistics: Statistics) -> Statistics:
+    """The sum, from left to right."""
+    total, *others = statistics
+    for each in others:
+        total = total + each
+    return total
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """What must be alike on all workers: the version, and the bits of a small computation."""
+
+    version: str
+    bits: str
+
+
+def introduce(compute: Compute) -> WorkerInfo:
+    """Do a small computation, and return a digest of its bits."""
+    generator = np.random.default_rng(0)
+    frames = generator.exponential(size=(64, 33)).astype(np.float32)
+    problem = Problem(generator.dirichlet(np.ones(33), size=4), 1e-12, Solver())
+    _, done = encoding.summarise(frames, problem, compute)
+    return WorkerInfo(__version__, hashlib.sha256(done.numerator.tobytes()).hexdigest())
+
+
+def given(value: Any) -> Any:
+    """The value itself: sent once as a task, then passed on from worker to worker."""
+    return value

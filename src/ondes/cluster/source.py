@@ -1,0 +1,219 @@
+"""The statistics of one round after the other, computed by an engine."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from ondes.cluster import shards
+from ondes.cluster.engine import Engine, Interrupted, Priority, RoundLost
+from ondes.cluster.plan import Plan, PlannedRound
+from ondes.cluster.shards import Recordings, ShardInfo
+from ondes.errors import ClusterError, FileError
+from ondes.nmf.divergence import Array
+from ondes.nmf.estimator import OnlineNMF
+from ondes.nmf.statistics import Statistics
+from ondes.signal.batches import MiniBatches
+from ondes.signal.schedule import Position
+from ondes.signal.silence import Loudest, merge
+from ondes.training.loop import first_frames
+
+__all__ = ["ClusterSource"]
+
+AHEAD = 2  # rounds read before their turn: one to be ready, one to fill the gap between rounds
+FAN_IN = 8  # statistics in one sum
+MAX_LOSSES = 5  # of one round
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A round that is being read; `frames` and `infos` are futures, one of each per shard."""
+
+    planned: PlannedRound
+    frames: list[Any]
+    infos: list[Any]
+
+
+class ClusterSource:
+    """The statistics of one mini-batch or round after the other; a `BatchSource`.
+
+    The estimator must have absorbed the last statistics before the next ones are asked for.
+
+    Parameters
+    ----------
+    estimator : OnlineNMF
+        Where it has no dictionary yet, the first frames initialise it.
+    plan : Plan
+    recordings : Recordings
+    batches : MiniBatches
+        Of the same schedule: what the driver trains on as long as the dictionary is young.
+    engine : Engine
+    on_error : callable
+        Called with the path of an unreadable recording and its error, perhaps more than once.
+    """
+
+    def __init__(
+        self,
+        estimator: OnlineNMF,
+        plan: Plan,
+        recordings: Recordings,
+        batches: MiniBatches,
+        engine: Engine,
+        on_error: Callable[[str, FileError], object],
+    ) -> None:
+        self._estimator, self._plan, self._engine = estimator, plan, engine
+        self._recordings, self._batches, self._on_error = recordings, batches, on_error
+        self._schedule = plan.schedule
+        self._turns = itertools.count()
+
+    def __iter__(self) -> Iterator[Statistics]:
+        if not getattr(self._estimator, "is_initialised_", False) and not self._initialise():
+            return
+        yield from self._by_mini_batches()
+        if not self._is_for_the_driver():  # else the end of the batches is the end of the run
+            yield from self._by_rounds()
+
+    @property
+    def seconds_done(self) -> float:
+        """Seconds of audio so far, over all passes."""
+        return self._schedule.seconds_done
+
+    @property
+    def seconds_total(self) -> float | None:
+        """Seconds of audio in all passes, without the unreadable recordings."""
+        return self._schedule.seconds_total
+
+    def state(self) -> dict[str, Any]:
+        """The position; see `Schedule.state`."""
+        return {"schedule": self._schedule.state(), "n_frames_before": self._plan.n_frames_before}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go to a position; see `Schedule.restore`."""
+        self._schedule.restore(state["schedule"])
+        self._plan.n_frames_before = int(state["n_frames_before"])
+
+    # ---- the driver alone ----
+
+    def _initialise(self) -> bool:
+        """Draw the first dictionary from the first non-silent frames, if there are any."""
+        first = first_frames(self._portions())
+        if any(map(len, first)):
+            self._estimator.initialise(np.concatenate(first))
+        return any(map(len, first))
+
+    def _portions(self) -> Iterator[Array]:
+        order = self._schedule.order_of_pass(0)
+        loudest: Loudest = {}
+        for n_portion in range(order.n_rounds):
+            shard = shards.read(self._recordings, order.segments(n_portion))
+            loudest = merge(loudest, shard.info.loudest)
+            yield shard.active_frames(loudest, self._schedule.audio.top_db)
+
+    def _by_mini_batches(self) -> Iterator[Statistics]:
+        batches = cast(Generator[Array], iter(self._batches))
+        with contextlib.closing(batches):
+            while self._is_for_the_driver() and (batch := next(batches, None)) is not None:
+                yield self._summarised(batch)
+
+    def _is_for_the_driver(self) -> bool:
+        """Whether the next frames are learned from by mini-batches."""
+        return self._position.n_given > 0 or self._plan.is_young(self._position)
+
+    def _summarised(self, batch: Array) -> Statistics:
+        if len(batch):
+            return self._estimator.summarise(batch)
+        return Statistics.zeros(*self._estimator.components_.shape)
+
+    @property
+    def _position(self) -> Position:
+        return self._schedule.position
+
+    # ---- the workers ----
+
+    def _by_rounds(self) -> Iterator[Statistics]:
+        lost_at, n_losses = None, 0
+        while not self._schedule.is_finished(self._position):
+            try:
+                yield from self._until_lost()
+                return
+            except Interrupted:
+                return
+            except RoundLost as reason:
+                n_losses = n_losses + 1 if lost_at is self._position else 1
+                lost_at = self._position
+                if n_losses > MAX_LOSSES:
+                    raise ClusterError(
+                        f"A round was lost {n_losses} times in a row, the last time because of "
+                        f"this: {reason}"
+                    ) from reason
+                self._engine.recover()
+
+    def _until_lost(self) -> Iterator[Statistics]:
+        recordings = self._engine.submit(shards.given, self._recordings, priority=Priority.SMALL)
+        plan = self._plan.rounds(self._position.n_pass, self._position.n_round)
+        ahead = deque(self._read(planned, recordings) for planned in islice(plan, AHEAD))
+        while ahead:
+            current = ahead.popleft()
+            infos: list[ShardInfo] = self._engine.results(current.infos)
+            self._report(infos)
+            loudest = self._position.loudest
+            for info in infos:
+                loudest = merge(loudest, info.loudest)
+            files = sorted({file for info in infos for file in info.loudest})
+            futures = self._summarise(current.frames, {file: loudest[file] for file in files})
+            ahead.extend(self._read(planned, recordings) for planned in islice(plan, 1))
+            statistics = shards.add(*self._engine.results(futures))
+            n_read = self._position.n_read + sum(info.n_read for info in infos)
+            _, n_pass, n_portion = current.planned
+            self._schedule.advance(Position(n_pass, n_portion, n_read=n_read, loudest=loudest))
+            yield statistics
+
+    def _read(self, planned: PlannedRound, recordings: Any) -> _Reading:
+        known, submit = self._schedule.recordings, self._engine.submit
+        frames = []
+        for number, segments in planned.shards.items():
+            is_free = all(known[each.file].seekable for each in segments)
+            place = next(self._turns) if is_free else number
+            frames.append(submit(shards.read, recordings, segments, place=place))
+        infos = [submit(shards.info, each, priority=Priority.SMALL) for each in frames]
+        return _Reading(planned, frames, infos)
+
+    def _summarise(self, frames: list[Any], loudest: Loudest) -> list[Any]:
+        """Futures of a round's statistics, few enough to be added here.
+
+        A tree of sums over the shards in their order leads to them.
+        """
+        submit, top_db = self._engine.submit, self._schedule.audio.top_db
+        settings = self._estimator.settings
+        problem = submit(
+            shards.given, settings.problem(self._estimator.components_), priority=Priority.SMALL
+        )
+        rest = (replace(settings.compute, n_jobs=1), loudest, top_db)
+        level = [
+            submit(shards.summarise, each, problem, *rest, priority=Priority.COMPUTE)
+            for each in frames
+        ]
+        while len(level) > FAN_IN:
+            level = [
+                submit(shards.add, *level[first : first + FAN_IN], priority=Priority.COMPUTE)
+                for first in range(0, len(level), FAN_IN)
+            ]
+        return level
+
+    def _report(self, infos: list[ShardInfo]) -> None:
+        for path in (path for info in infos for path in info.missing):
+            if Path(path).exists():
+                raise ClusterError(
+                    f"{path} is here, but not where a worker looks for it: mount its folder under "
+                    "the same path on all machines."
+                )
+        for failure in (failure for info in infos for failure in info.failures):
+            self._on_error(failure.path, failure)

@@ -1,0 +1,252 @@
+"""A learned dictionary of sounds: what `ondes.learn` and `ondes.load` return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+import soxr
+from numpy.typing import ArrayLike, NDArray
+
+from ondes.history import TrainingHistory
+from ondes.model_file import SavedModel, load_model, save_model
+from ondes.nmf.divergence import Array
+from ondes.nmf.estimator import OnlineNMF
+from ondes.separation import separate
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.batches import frame_batches
+from ondes.signal.power_frames import power_frames
+from ondes.signal.recordings import RawFormat, find_recordings, open_blocks
+from ondes.training_run import RecordingInputs, TrainingRun
+
+__all__ = ["Dictionary", "load"]
+
+FRAMES_SCORED_AT_ONCE = 1024
+
+
+class Dictionary:
+    """Spectra learned from recordings, with the audio settings and the history of their training.
+
+    Parameters
+    ----------
+    estimator : OnlineNMF
+        Fitted, or to be trained by `learn`.
+    audio : AudioSettings, optional
+        How audio becomes the frames that the estimator knows; None if it learned from arrays of
+        another kind.
+    history : TrainingHistory, optional
+
+    Attributes
+    ----------
+    estimator, audio, history
+        As given; `history` grows with `learn`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import ondes
+    >>> noise = np.random.default_rng(0).standard_normal(16000).astype(np.float32)
+    >>> dictionary = ondes.learn(noise, 4, sr=8000)
+    >>> dictionary.components.shape
+    (4, 257)
+    >>> dictionary.transform(noise).shape
+    (64, 4)
+    """
+
+    def __init__(
+        self,
+        estimator: OnlineNMF,
+        audio: AudioSettings | None = None,
+        history: TrainingHistory | None = None,
+    ) -> None:
+        self.estimator, self.audio, self.history = estimator, audio, history
+
+    def __repr__(self) -> str:
+        learned = "untrained"
+        if hasattr(self.estimator, "components_"):
+            n_components, n_bins = self.components.shape
+            learned = f"{n_components} components of {n_bins} bins"
+        seconds = "" if self.history is None else f", from {self.history.seconds:.0f} s of audio"
+        return f"<Dictionary: {learned}{seconds}>"
+
+    @property
+    def components(self) -> Array:
+        """The spectra, shape (n_components, n_bins); every row sums to one."""
+        components: Array = self.estimator.components_
+        return components
+
+    @property
+    def n_components(self) -> int:
+        """The number of spectra."""
+        return int(self.estimator.n_components)
+
+    @property
+    def groups(self) -> Any:
+        """A label for each component, where those of one source share one; else None."""
+        return self.estimator.groups
+
+    def learn(self, recordings: RecordingInputs, **options: Any) -> Self:
+        """Continue learning from more recordings; this dictionary is changed and returned.
+
+        Parameters
+        ----------
+        recordings
+            As for `ondes.learn`.
+        **options
+            Those of `ondes.learn` that are not the dictionary's own: `n_passes`, `random_state`,
+            `raw`, `checkpoint`, `checkpoint_every`, `resume`, `cluster`, `n_workers`, `n_shards`,
+            `round_size`, `progress`, `on_error`, `return_on_interrupt`.
+        """
+        self.history = TrainingRun(**options).train(
+            self.estimator, self._audio, self.history, recordings
+        )
+        return self
+
+    def save(self, path: str | Path, force: bool = False) -> None:
+        """Write everything to a file, completely or not at all.
+
+        Parameters
+        ----------
+        path : str or Path
+            Usually ``.ondes``.
+        force : bool
+            Whether an existing file may be replaced.
+
+        Raises
+        ------
+        FileError
+            Where the file exists or cannot be written, or a setting is of a user-defined class.
+        """
+        save_model(path, SavedModel(self.estimator, self.audio, self.history), force)
+
+    def transform(
+        self,
+        recording: str | Path | BinaryIO | ArrayLike,
+        *,
+        sr: int | None = None,
+        raw: RawFormat | None = None,
+    ) -> Array:
+        """The activations of every frame of a recording, in the order of time.
+
+        Parameters
+        ----------
+        recording : str, Path, binary stream, or array of shape (n,) or (n, n_channels)
+        sr : int, optional
+            Sampling rate of an array; by default that of the dictionary.
+        raw : RawFormat, optional
+            Format of samples without a header.
+
+        Returns
+        -------
+        array of shape (n_frames, n_components)
+        """
+        frames = (each for each in self._frames(recording, sr, raw) if len(each))
+        activations = [self.estimator.transform(each) for each in frames]
+        return np.concatenate([np.empty((0, self.n_components), np.float32), *activations])
+
+    def score(
+        self, recordings: str | Path | Iterable[str | Path], *, raw: RawFormat | None = None
+    ) -> float:
+        """Minus the mean divergence per bin over the non-silent frames: higher is better.
+
+        Parameters
+        ----------
+        recordings : str, Path, or iterable of these
+            Files, folders and globs.
+        raw : RawFormat, optional
+            Format of samples without a header.
+        """
+        given = [recordings] if isinstance(recordings, (str, Path)) else list(recordings)
+        each = [self.divergence(path, raw=raw) for path in find_recordings(given)]
+        n_frames = sum(n for n, _ in each)
+        return -sum(n * value for n, value in each if n) / n_frames if n_frames else float("nan")
+
+    def divergence(
+        self, recording: str | Path | BinaryIO, *, raw: RawFormat | None = None
+    ) -> tuple[int, float]:
+        """How far a recording is from what this dictionary can explain, at constant memory.
+
+        Parameters
+        ----------
+        recording : str, Path or binary stream
+        raw : RawFormat, optional
+            Format of samples without a header.
+
+        Returns
+        -------
+        n_frames : int
+            Non-silent frames.
+        divergence : float
+            Their mean divergence per bin; NaN where there are none.
+        """
+        n_frames, total = 0, 0.0
+        for frames in frame_batches(recording, self._audio, FRAMES_SCORED_AT_ONCE, raw=raw):
+            if len(frames):
+                n_frames += int(np.count_nonzero(frames.any(axis=1)))
+                total -= float(self.estimator.score_samples(frames).sum())
+        return n_frames, total / n_frames if n_frames else float("nan")
+
+    def separate(self, mixture: ArrayLike, *, sr: int, **options: Any) -> dict[str, Any]:
+        """Separate a mixture into the sources that `groups` names; see `ondes.separate`."""
+        return separate(mixture, self, sr=sr, **options)
+
+    def with_compute(
+        self, backend: str = "auto", device: str | None = None, n_jobs: int | None = None
+    ) -> Self:
+        """Choose the backend, its device and its threads; this dictionary is returned."""
+        self.estimator.set_params(backend=backend, device=device, precision=None, n_jobs=n_jobs)
+        return self
+
+    @property
+    def _audio(self) -> AudioSettings:
+        if self.audio is None:
+            raise ValueError(
+                "This dictionary was learned from arrays, so it has no audio settings; learn it "
+                "from recordings, or give `audio`."
+            )
+        return self.audio
+
+    def _frames(
+        self, recording: Any, sr: int | None, raw: RawFormat | None
+    ) -> Iterator[NDArray[np.float32]]:
+        audio = self._audio
+        if isinstance(recording, (str, Path)) or hasattr(recording, "read"):
+            with open_blocks(recording, sr=audio.sr, raw=raw) as blocks:
+                yield from power_frames(blocks, audio.stft)
+            return
+        samples = np.asarray(recording, dtype=np.float32)
+        if sr is not None and sr != audio.sr:
+            samples = soxr.resample(samples, sr, audio.sr)
+        yield from power_frames([samples], audio.stft)
+
+
+def load(path: str | Path) -> Dictionary:
+    """Read a dictionary from a file; it continues learning exactly where it stopped.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Returns
+    -------
+    Dictionary
+
+    Raises
+    ------
+    FileError
+        Where the file is missing, damaged, truncated, from a newer ondes, or not a model.
+
+    Examples
+    --------
+    >>> import tempfile, numpy as np
+    >>> import ondes
+    >>> noise = np.random.default_rng(0).standard_normal(8000).astype(np.float32)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ondes.learn(noise, 4, sr=8000).save(f"{folder}/noise.ondes")
+    ...     dictionary = ondes.load(f"{folder}/noise.ondes")
+    >>> dictionary.audio.sr
+    8000
+    """
+    return Dictionary(*load_model(path))

@@ -1,0 +1,129 @@
+"""Unsupervised separation: learn the sources of a mixture from the mixture alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import clone
+
+from ondes.dictionary import Dictionary
+from ondes.learning import LearningProgress, learn
+from ondes.nmf.divergence import Array
+from ondes.nmf.encoding import Compute
+from ondes.nmf.penalties import GroupLog
+from ondes.separation.grouping import group_components
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.power_frames import power_frames
+from ondes.signal.recordings import RawFormat, open_blocks, probe
+from ondes.signal.stft import Stft
+
+__all__ = ["discover_sources", "source_names"]
+
+
+def discover_sources(
+    mixture: str | Path | ArrayLike,
+    n_sources: int,
+    *,
+    sr: int | None = None,
+    n_components: int = 32,
+    n_fft: int = 2048,
+    hop_length: int = 512,
+    n_passes: int = 10,
+    penalty: GroupLog | None = None,
+    random_state: int = 0,
+    raw: RawFormat | None = None,
+    backend: str = "auto",
+    device: str | None = None,
+    n_jobs: int | None = None,
+    progress: Callable[[LearningProgress], object] | None = None,
+) -> Dictionary:
+    """Learn the sources of a mixture from the mixture alone, at constant memory.
+
+    Parameters
+    ----------
+    mixture : str, Path, or array of shape (n,) or (n, n_channels)
+        A recording, or its samples.
+    n_sources : int
+    sr : int, optional
+        Sampling rate in Hz. Samples need it; a recording has its own and is resampled to `sr`
+        where it is given.
+    n_components : int
+        Components of all sources together.
+    n_fft, hop_length : int
+        See `Stft`. Long frames distinguish a bass from a drum.
+    n_passes : int
+        How often to learn from the whole mixture.
+    penalty : GroupLog, optional
+        Once the groups are known, learn again with it: fewer sources are active at a time.
+    random_state : int
+    raw : RawFormat, optional
+        Format of samples without a header.
+    backend, device, n_jobs
+        As in `OnlineNMF`.
+    progress : callable, optional
+        As in `ondes.learn`.
+
+    Returns
+    -------
+    Dictionary
+        With `groups`, so ready for `separate`; the sources are named as in `source_names`.
+
+    Examples
+    --------
+    >>> from ondes.scene import make_scene
+    >>> mixture = make_scene(seconds=3.0).mixture
+    >>> found = discover_sources(mixture, 2, sr=22050, n_components=4, n_passes=1)
+    >>> sorted(set(found.groups))
+    ['source 1', 'source 2']
+    """
+    if not 1 <= n_sources <= n_components:
+        raise ValueError(
+            f"n_sources={n_sources} must lie between 1 and n_components={n_components}."
+        )
+    compute = Compute(backend, device, n_jobs=n_jobs)
+    recording = mixture if isinstance(mixture, (str, Path)) else np.asarray(mixture, np.float32)
+    if sr is None:
+        if isinstance(recording, np.ndarray):
+            raise ValueError("Samples in memory need their sampling rate; give sr.")
+        sr = probe(recording, raw).sr
+    audio = AudioSettings(sr, Stft(n_fft, hop_length))
+    learned = partial(
+        learn, recording, n_components, sr=sr, n_fft=n_fft, hop_length=hop_length,
+        n_passes=n_passes, random_state=random_state, raw=raw, progress=progress,
+        backend=backend, device=device, n_jobs=n_jobs,
+    )  # fmt: skip
+    found = learned()
+    frames = _frames(recording, audio, raw)
+    labels = group_components(found.components, audio, frames, n_sources, compute)
+    groups = [source_names(n_sources)[label] for label in labels]
+    if penalty is not None:
+        return learned(init=found.components, groups=groups, penalty=penalty)
+    estimator = clone(found.estimator).set_params(groups=groups)
+    return Dictionary(estimator.restore(found.estimator.state()), found.audio, found.history)
+
+
+def source_names(n_sources: int) -> tuple[str, ...]:
+    """Names of discovered sources, the loudest first, which is also their alphabetical order.
+
+    Examples
+    --------
+    >>> source_names(3)
+    ('source 1', 'source 2', 'source 3')
+    """
+    n_digits = len(str(n_sources))
+    return tuple(f"source {number:0{n_digits}}" for number in range(1, n_sources + 1))
+
+
+def _frames(
+    recording: str | Path | Array, audio: AudioSettings, raw: RawFormat | None
+) -> Iterator[Array]:
+    """Power frames of the whole mixture in the order of time, silent ones included."""
+    if isinstance(recording, np.ndarray):
+        yield from power_frames([recording], audio.stft)
+    else:
+        with open_blocks(recording, sr=audio.sr, raw=raw) as blocks:
+            yield from power_frames(blocks, audio.stft)

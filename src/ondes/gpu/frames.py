@@ -1,0 +1,184 @@
+"""Samples to shuffled, levelled frames, all on one device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ondes.nmf.backends.devices import Tensor, memory_errors, torch, widest
+from ondes.nmf.divergence import Array
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.frame_reader import FramesRead, SampleReader
+from ondes.signal.segments import Segment
+from ondes.signal.silence import Loudest, is_active, loudest_of, merge
+
+__all__ = ["FrameMaker", "GpuFrameReader", "Piece", "ShuffledFrames"]
+
+INT16_FULL_SCALE = 32768
+
+
+class Piece(NamedTuple):
+    """Consecutive samples of one recording, (n,) or (n, n_channels), int16 or float32."""
+
+    file: int
+    samples: Array
+
+
+@dataclass(frozen=True)
+class ShuffledFrames:
+    """The non-silent frames of a round in the order they are learned from.
+
+    Attributes
+    ----------
+    power : tensor of shape (n, n_bins), float32
+    values : tensor of shape (n, n_bins), float32
+        The same, each divided by its level.
+    level : tensor of shape (n,), float64
+    batch_sizes : list of int
+    """
+
+    power: Tensor
+    values: Tensor
+    level: Tensor
+    batch_sizes: list[int]
+
+
+class GpuFrameReader:
+    """Reads segments as the non-silent power frames of a round, on a device."""
+
+    def __init__(self, samples: SampleReader, maker: FrameMaker) -> None:
+        self._samples, self._maker = samples, maker
+
+    def read(self, segments: Sequence[Segment], loudest: Loudest) -> FramesRead:
+        """The frames of a round; see `ondes.signal.frame_reader.FrameReader`."""
+        pieces = [Piece(file, samples) for file, samples in self._samples.read(segments)]
+        power, loudest = self._maker.active_power(pieces, loudest)
+        n_read = sum(map(self._maker.n_frames, pieces))
+        return FramesRead(power, loudest, n_read, self._samples.failures())
+
+    def close(self) -> None:
+        """Release every recording."""
+        self._samples.close()
+
+
+class FrameMaker:
+    """Makes the frames of one round after the other, beside whatever else the device does.
+
+    Parameters
+    ----------
+    audio : AudioSettings
+    batch_size : int
+    background : array of shape (n_bins,) or None
+        A known variance, part of every frame's level.
+    device : torch.device
+    """
+
+    def __init__(
+        self, audio: AudioSettings, batch_size: int, background: Array | None, device: torch.device
+    ) -> None:
+        self._stft, self._top_db, self._batch_size = audio.stft, audio.top_db, batch_size
+        self._background_mean = 0.0 if background is None else float(background.mean())
+        self._device = device
+        self._window = torch.tensor(audio.stft.window_array, device=device)
+        self._staging = torch.empty(0, dtype=torch.int16)
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def active_power(self, pieces: Sequence[Piece], before: Loudest) -> tuple[Tensor, Loudest]:
+        """The non-silent power frames, shape (n, n_bins), and the loudest of each recording.
+
+        The host waits for the device here, and nowhere else.
+        """
+        if not pieces:
+            return torch.empty((0, self._stft.n_bins), device=self._device), before
+        with memory_errors(self._device), self._own_stream():
+            power = self._power(pieces)
+            energies = power.sum(dim=1).cpu().numpy()  # now all samples have been copied
+            if self._top_db is None:
+                return power, before
+            files = np.repeat([piece.file for piece in pieces], list(map(self.n_frames, pieces)))
+            loudest = merge(before, loudest_of(energies, files))
+            active = is_active(energies, files, loudest, self._top_db)
+            return power[self._rows(np.flatnonzero(active))], loudest
+
+    def shuffle(self, power: Tensor, order: NDArray[np.intp]) -> ShuffledFrames:
+        """Frames in a new order, levelled as `ondes.nmf.divergence.level_frames` does."""
+        with memory_errors(self._device), self._own_stream():
+            power = power[self._rows(order)]
+            level = power.sum(dim=1, dtype=widest(self._device)) / power.shape[1]
+            level += self._background_mean
+            sizes = [len(part) for part in torch.split(level, self._batch_size)]
+            if self._top_db is None:  # then frames of zeros are left, and shorten their batches
+                active = level > 0
+                sizes = [int(part.sum()) for part in torch.split(active.cpu(), self._batch_size)]
+                power, level = power[active], level[active]
+            values = (power / level[:, None]).float()
+        if self._stream is not None:
+            training = torch.cuda.current_stream(self._device)
+            training.wait_stream(self._stream)
+            for each in (power, values, level):
+                each.record_stream(training)
+        return ShuffledFrames(power, values, level, [n for n in sizes if n])
+
+    @contextlib.contextmanager
+    def _own_stream(self) -> Iterator[None]:
+        """Use a CUDA stream of its own, so that training meanwhile continues on the default one."""
+        if self._stream is None:
+            yield
+        else:
+            with torch.cuda.stream(self._stream):
+                yield
+
+    def _rows(self, numbers: NDArray[np.intp]) -> Tensor:
+        return torch.tensor(numbers, device=self._device)
+
+    def n_frames(self, piece: Piece) -> int:
+        """Frames that lie wholly in the samples."""
+        return len(self._stft.windows(piece.samples))
+
+    def _power(self, pieces: Sequence[Piece]) -> Tensor:
+        """Mean power of the channels, as `ondes.signal.stft.mean_power`."""
+        channels = [piece.samples.reshape(len(piece.samples), -1).T for piece in pieces]
+        signals = [signal for piece in channels for signal in piece]
+        parts = torch.split(self._copied(signals), list(map(len, signals)))
+        windows = torch.cat(
+            [part.unfold(0, self._stft.n_fft, self._stft.hop_length) for part in parts]
+        )
+        if windows.dtype == torch.int16:
+            windows = windows.float() / INT16_FULL_SCALE
+        power = torch.view_as_real(torch.fft.rfft(windows * self._window)).square().sum(dim=-1)
+        counts = list(map(len, channels))
+        if max(counts) == 1:
+            return power
+        n_frames = list(map(self.n_frames, pieces))
+        blocks = torch.split(power, [n * count for n, count in zip(n_frames, counts, strict=True)])
+        return torch.cat(
+            [
+                block.view(count, n, -1).mean(dim=0)
+                for block, n, count in zip(blocks, n_frames, counts, strict=True)
+            ]
+        )
+
+    def _copied(self, signals: Sequence[Array]) -> Tensor:
+        """All samples on the device, by way of pinned memory that it can read by itself."""
+        n_samples = sum(map(len, signals))
+        dtypes = {signal.dtype for signal in signals}
+        dtype = torch.int16 if dtypes == {np.dtype(np.int16)} else torch.float32
+        if len(self._staging) < n_samples or self._staging.dtype != dtype:
+            is_pinned = self._device.type == "cuda"
+            self._staging = torch.empty(n_samples, dtype=dtype, pin_memory=is_pinned)
+        staged = self._staging[:n_samples]
+        np.concatenate([_as(dtype, signal) for signal in signals], out=staged.numpy())
+        return staged.to(self._device, non_blocking=True, copy=True)
+
+
+def _as(dtype: torch.dtype, samples: Array) -> Array:
+    if dtype == torch.float32 and samples.dtype == np.int16:
+        return samples.astype(np.float32) / np.float32(INT16_FULL_SCALE)
+    return samples

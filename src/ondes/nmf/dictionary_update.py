@@ -1,0 +1,152 @@
+"""The dictionary's update: forget, add the new statistics, move, and rescale rows to unit sum.
+
+A penalty on the dictionary would make rescaling change the objective, so with one the unit sum is
+a constraint instead: each entry minimises A / w + (B + ν) · w + C · w², and the multiplier ν of
+its row is the one that makes the row sum to one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ondes.nmf.divergence import Array
+from ondes.nmf.penalties import DictionaryPenalty
+from ondes.nmf.problem import power
+from ondes.nmf.statistics import ArrayOrTensor, Statistics
+
+__all__ = ["penalised_move", "update"]
+
+_BISECTIONS = 200
+_NEWTON_STEPS = 60
+
+
+def update(
+    dictionary: ArrayOrTensor,
+    past: Statistics,
+    new: Statistics,
+    factor: ArrayOrTensor,
+    *,
+    exponent: float,
+    n_fixed: int = 0,
+    penalty: DictionaryPenalty | None = None,
+    xp: Any = np,
+) -> tuple[ArrayOrTensor, Statistics, ArrayOrTensor]:
+    """One update, as a function of its arguments alone, for NumPy arrays and PyTorch tensors.
+
+    Of tensors it asks nothing of the host, so that a CUDA graph may record it.
+
+    Parameters
+    ----------
+    dictionary : array of shape (n_components, n_bins), float64, rows sum to one
+    past, new : Statistics
+        Those kept so far, and those of the new frames.
+    factor : float, or a tensor of one element
+        What the past is multiplied by.
+    exponent : float in (0, 1]
+        θ of w ← w · (A / (w² B))^θ; without effect under a penalty.
+    n_fixed : int
+        The first rows, which never change.
+    penalty : DictionaryPenalty, optional
+        Arrays only: move to the minimum of the surrogate plus the penalty.
+    xp : module
+        ``numpy`` or ``torch``.
+
+    Returns
+    -------
+    dictionary : array of shape (n_components, n_bins), rows sum to one
+    statistics : Statistics
+    scale : array of shape (n_components,)
+        What the rows were divided by; activations kept from before are to be multiplied by it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rows = np.array([[0.5, 0.5]])
+    >>> new = Statistics(np.array([[4.0, 1.0]]), np.ones((1, 2)), 0.0, 1.0)
+    >>> dictionary, _, scale = update(rows, Statistics.zeros(1, 2), new, 1.0, exponent=0.5)
+    >>> dictionary.round(3), scale
+    (array([[0.667, 0.333]]), array([3.]))
+    """
+    if hasattr(factor, "reshape"):
+        factor = factor.reshape(())
+    kept = past.decay(factor) + new
+    if penalty is None:
+        moved = _move(dictionary, kept, exponent, xp)
+    else:
+        moved = penalised_move(dictionary, kept, penalty)
+    moved[:n_fixed] = dictionary[:n_fixed]
+    scale = moved.sum(axis=1)
+    scale[:n_fixed] = 1  # they sum to one except for rounding, and keep every bit
+    return moved / scale[:, None], kept.rescale(scale), scale
+
+
+def _move(
+    dictionary: ArrayOrTensor, statistics: Statistics, exponent: float, xp: Any
+) -> ArrayOrTensor:
+    """w ← w · (A / (w² B))^θ, which for θ = ½ is √(A / B). Entries without statistics stay."""
+    curvature = dictionary**2 * statistics.denominator
+    known = (curvature > 0) & (statistics.numerator > 0)
+    ratio = xp.where(known, statistics.numerator / xp.where(known, curvature, 1.0), 1.0)
+    return dictionary * power(ratio, exponent, xp)
+
+
+def penalised_move(dictionary: Array, statistics: Statistics, penalty: DictionaryPenalty) -> Array:
+    """Minimise the accumulated surrogate plus `n_frames` times the penalty's majoriser.
+
+    Parameters
+    ----------
+    dictionary : array of shape (n_components, n_bins), rows sum to one
+    statistics : Statistics
+    penalty : DictionaryPenalty
+
+    Returns
+    -------
+    array of shape (n_components, n_bins), rows sum to one; rows without statistics stay
+    """
+    linear, quadratic = penalty.majoriser(dictionary)
+    known = statistics.numerator.sum(axis=1) > 0
+    a = statistics.numerator[known]
+    b = (statistics.denominator + statistics.n_frames * linear)[known]
+    c = (statistics.n_frames * quadratic)[known]
+    moved = dictionary.copy()
+    moved[known] = _rows_of_unit_sum(a, b, c)
+    return moved
+
+
+def _rows_of_unit_sum(a: Array, b: Array, c: Array) -> Array:
+    # At the sought ν no entry exceeds one: −a/w² + b + ν + 2cw = 0 with w ≤ 1 bounds ν below, and
+    # an entry of at least 1/n_bins in each row bounds it above.
+    n_bins = a.shape[1]
+    low = np.max(a - b - 2 * c, axis=1)
+    high = np.max(a * n_bins**2 - b - 2 * c / n_bins, axis=1)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        too_large = _minimisers(a, b + middle[:, None], c).sum(axis=1) > 1
+        low, high = np.where(too_large, middle, low), np.where(too_large, high, middle)
+        if np.all(high - low <= 1e-15 * np.maximum(np.abs(low), np.abs(high))):
+            break
+    rows = _minimisers(a, b + high[:, None], c)
+    unit: Array = rows / rows.sum(axis=1, keepdims=True)
+    return unit
+
+
+def _minimisers(a: Array, b: Array, c: Array) -> Array:
+    """The one positive root w of 2c·w³ + b·w² = a, entry by entry; zero where a is zero.
+
+    In x = 1/w it is a·x³ − b·x − 2c = 0: convex beyond its root, so Newton's method from above
+    comes down to it without overshooting.
+    """
+    if not c.any():
+        return np.sqrt(a / b)
+    positive_b = np.maximum(b, 0)
+    safe_a = np.where(a > 0, a, 1.0)
+    x = np.sqrt(positive_b / safe_a) + np.cbrt(2 * c / safe_a)
+    for _ in range(_NEWTON_STEPS):
+        slope = 3 * safe_a * x**2 - b
+        following = x - (safe_a * x**3 - b * x - 2 * c) / slope
+        if np.all(np.abs(following - x) <= 1e-15 * x):
+            break
+        x = following
+    return np.where(a > 0, 1 / x, 0.0)

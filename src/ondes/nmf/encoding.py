@@ -1,0 +1,172 @@
+"""Encoding: the activations of frames under a dictionary that stays as it is.
+
+Level the frames, choose a backend, solve, and put the silent frames back: learning, `transform`,
+`score` and separation all do it here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from joblib import effective_n_jobs
+
+from ondes.nmf import backends
+from ondes.nmf.backends import NAMES, PRECISIONS, Backend, reference
+from ondes.nmf.divergence import Array, LevelledFrames, level_frames
+from ondes.nmf.problem import Problem
+from ondes.nmf.statistics import Statistics
+from ondes.rebatch import slices
+
+__all__ = ["Compute", "Encoding", "encode", "encode_blocks", "summarise"]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Which backend computes, on which device, at which precision, with how many threads.
+
+    Parameters
+    ----------
+    backend : {"auto", "native", "reference", "torch"}
+        "auto" is the compiled kernel, or NumPy where that was not built.
+    device : {"cpu", "cuda", "cuda:1", "mps"}, optional
+        Of backend="torch"; None is "cpu". A GPU is only used on request.
+    precision : {"tf32", "ieee", "bf16"}, optional
+        Of the matrix products of float32 frames on a CUDA device; None is "tf32".
+    n_jobs : int, optional
+        Threads of the compiled kernel; None is one, -1 all.
+
+    Examples
+    --------
+    >>> Compute("reference", n_jobs=2).n_threads
+    2
+    """
+
+    backend: str = "auto"
+    device: str | None = None
+    precision: str | None = None
+    n_jobs: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.backend not in NAMES:
+            names = ", ".join(map(repr, NAMES))
+            raise ValueError(f"backend={self.backend!r} must be one of {names}.")
+        for name, value in {"device": self.device, "precision": self.precision}.items():
+            if value is not None and self.backend != "torch":
+                raise ValueError(
+                    f"{name}={value!r} needs backend='torch', not {self.backend!r}: give that, or "
+                    "leave it out."
+                )
+        if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?|mps", str(self.device)):
+            raise ValueError(
+                f"device={self.device!r} must be 'cpu', 'cuda', 'cuda:1' and so on, or 'mps'."
+            )
+        if self.precision is not None and self.precision not in PRECISIONS:
+            names = ", ".join(map(repr, PRECISIONS))
+            raise ValueError(f"precision={self.precision!r} must be one of {names}.")
+        if self.precision is not None and not str(self.device).startswith("cuda"):
+            raise ValueError(
+                f"precision={self.precision!r} needs a CUDA device: give device='cuda', or leave "
+                "it out."
+            )
+
+    @property
+    def n_threads(self) -> int:
+        """Threads of the compiled kernel; their number does not change the result."""
+        return int(effective_n_jobs(self.n_jobs))
+
+    def backend_for(self, problem: Problem, n_frames: int = 0) -> Backend:
+        """The backend that solves `problem`: see `ondes.nmf.backends.choose`."""
+        return backends.choose(self.backend, problem, n_frames, self.device, self.precision)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Frames and their activations.
+
+    Attributes
+    ----------
+    levelled : LevelledFrames
+        The n_active non-silent ones of n_frames frames.
+    activations : array of shape (n_active, n_components), in units of each frame's level
+    problem : Problem
+    backend : str
+        The name of the backend that computed them.
+    """
+
+    levelled: LevelledFrames
+    activations: Array
+    problem: Problem
+    backend: str
+
+    def full(self) -> Array:
+        """Activations in the data's units, shape (n_frames, n_components), zero in silence."""
+        scaled = self.activations * self.levelled.level[:, None]
+        return self.levelled.spread(scaled.astype(self.activations.dtype))
+
+    def divergences(self) -> Array:
+        """The divergence of each frame from its model, shape (n_frames,), zero in silence."""
+        each = reference.divergences(self.levelled, self.activations, self.problem)
+        return self.levelled.spread(each)
+
+
+def encode(frames: Array, problem: Problem, compute: Compute | None = None) -> Encoding:
+    """Solve for the activations of each frame on its own.
+
+    Parameters
+    ----------
+    frames : array of shape (n_frames, n_bins), nonnegative, float32 or float64
+    problem : Problem
+    compute : Compute, optional
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ondes.nmf.problem import Solver
+    >>> problem = Problem(np.array([[0.5, 0.5]]), 1e-12, Solver())
+    >>> encode(np.array([[3.0, 3.0], [0.0, 0.0]]), problem).full().round(6)
+    array([[6.],
+           [0.]])
+    """
+    compute = compute or Compute()
+    return _encode(frames, problem, compute.backend_for(problem, len(frames)), compute.n_threads)
+
+
+def encode_blocks(
+    frames: Array, problem: Problem, compute: Compute | None = None, size: int = 4096
+) -> Iterator[tuple[slice, Encoding]]:
+    """Encode long inputs, `size` frames at a time: memory beyond the input stays constant.
+
+    Yields the rows of each block and its `Encoding`; parameters are those of `encode`.
+    """
+    compute = compute or Compute()
+    backend = compute.backend_for(problem, len(frames))
+    for rows in slices(len(frames), size):
+        yield rows, _encode(frames[rows], problem, backend, compute.n_threads)
+
+
+def summarise(
+    frames: Array, problem: Problem, compute: Compute, start: Array | None = None
+) -> tuple[Encoding, Statistics]:
+    """Encode frames, and sum what the dictionary's update needs of them.
+
+    Parameters
+    ----------
+    frames, problem, compute
+        As for `encode`.
+    start : array of shape (n_frames, n_components), optional
+        Activations to start from; by default each frame's own fresh start.
+    """
+    levelled = level_frames(frames, problem.background)
+    backend = compute.backend_for(problem, len(frames))
+    if start is not None:
+        start = start[levelled.active]
+    activations, statistics = backend.summarise(levelled, problem, start, compute.n_threads)
+    return Encoding(levelled, activations, problem, backend.NAME), statistics
+
+
+def _encode(frames: Array, problem: Problem, backend: Backend, n_threads: int) -> Encoding:
+    levelled = level_frames(frames, problem.background)
+    activations = backend.encode(levelled, problem, None, n_threads)
+    return Encoding(levelled, activations, problem, backend.NAME)

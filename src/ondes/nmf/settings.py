@@ -1,0 +1,207 @@
+"""The estimator's parameters, typed and checked once, before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from ondes.nmf.divergence import Array
+from ondes.nmf.encoding import Compute
+from ondes.nmf.forgetting import Forgetting, GrowingMemory
+from ondes.nmf.penalties import ActivationPenalty, DictionaryPenalty
+from ondes.nmf.problem import TRANSFORM_SOLVER, Problem, Solver
+
+__all__ = ["Settings"]
+
+BETA_LOSSES = ("itakura-saito",)
+INITS = ("k-means++", "random")
+RESTARTS = ("fresh", "warm")
+DEFAULTS = {
+    "forgetting": GrowingMemory(),
+    "solver": Solver(),
+    "transform_solver": TRANSFORM_SOLVER,
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The parameters of `OnlineNMF`, with their defaults filled in.
+
+    Raises a ValueError or TypeError of one sentence for the first parameter that is invalid.
+
+    Examples
+    --------
+    >>> from ondes.nmf.estimator import OnlineNMF
+    >>> OnlineNMF(n_components=8).settings.transform_solver.max_steps
+    200
+    """
+
+    n_components: int
+    beta_loss: str
+    batch_size: int | None
+    n_passes: int
+    init: Any
+    forgetting: Forgetting
+    solver: Solver
+    transform_solver: Solver
+    dictionary_exponent: float
+    restarts: str
+    shuffle: bool
+    penalty: ActivationPenalty | None
+    dictionary_penalty: DictionaryPenalty | None
+    groups: Any
+    fixed_components: Any
+    background_spectrum: Any
+    noise_floor: float
+    prior_frames: float
+    tol: float
+    compute: Compute
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> Settings:
+        """Settings from an estimator's parameters by name; other names are left out."""
+        computing = ("backend", "device", "precision", "n_jobs")
+        filled_in = {
+            "background_spectrum": parameters["background"],
+            "compute": Compute(**{name: parameters[name] for name in computing}),
+        }
+        for name, default in DEFAULTS.items():
+            filled_in[name] = default if parameters[name] is None else parameters[name]
+        same = {
+            each.name: parameters[each.name] for each in fields(cls) if each.name not in filled_in
+        }
+        return cls(**same, **filled_in)
+
+    def __post_init__(self) -> None:
+        _check_whole("n_components", self.n_components)
+        if self.batch_size is not None:
+            _check_whole("batch_size", self.batch_size)
+        _check_whole("n_passes", self.n_passes)
+        _check_real("dictionary_exponent", self.dictionary_exponent, 1)
+        _check_real("noise_floor", self.noise_floor, 1)
+        _check_real("prior_frames", self.prior_frames)
+        _check_real("tol", self.tol)
+        _check_one_of("beta_loss", self.beta_loss, BETA_LOSSES)
+        _check_one_of("restarts", self.restarts, RESTARTS)
+        if isinstance(self.init, str):
+            _check_one_of("init", self.init, INITS)
+        _check_instance("forgetting", self.forgetting, Forgetting)
+        _check_instance("solver", self.solver, Solver)
+        _check_instance("transform_solver", self.transform_solver, Solver)
+        _check_instance("penalty", self.penalty, ActivationPenalty)
+        _check_instance("dictionary_penalty", self.dictionary_penalty, DictionaryPenalty)
+        if self.groups is not None and np.shape(self.groups) != (self.n_components,):
+            raise ValueError(
+                f"groups of shape {np.shape(self.groups)} must hold one label for each of the "
+                f"{self.n_components} components."
+            )
+
+    def problem(self, dictionary: Array, solver: Solver | None = None) -> Problem:
+        """What a backend solves with this dictionary; by default with the solver for learning."""
+        groups = None if self.groups is None else np.unique(self.groups, return_inverse=True)[1]
+        return Problem(
+            dictionary,
+            self.noise_floor,
+            solver or self.solver,
+            self.background(dictionary.shape[1]),
+            self.penalty,
+            groups,
+        )
+
+    @property
+    def n_fixed(self) -> int:
+        """How many rows of the dictionary never change."""
+        return 0 if self.fixed_components is None else len(np.atleast_2d(self.fixed_components))
+
+    @property
+    def n_bins(self) -> int | None:
+        """The number of bins, where a parameter has one."""
+        for given in (self.background_spectrum, self.fixed_components, self.init):
+            if given is not None and not isinstance(given, str) and np.ndim(given):
+                return int(np.shape(given)[-1])
+        return None
+
+    def background(self, n_bins: int) -> Array | None:
+        """The known variance as float64 of shape (n_bins,), or None."""
+        if self.background_spectrum is None:
+            return None
+        background = np.asarray(self.background_spectrum, dtype=np.float64)
+        if background.shape != (n_bins,):
+            raise ValueError(
+                f"background of shape {background.shape} must have one value for each of "
+                f"{n_bins} bins."
+            )
+        if not (np.isfinite(background) & (background >= 0)).all():
+            raise ValueError("background must be finite and nowhere negative.")
+        return background
+
+    def known_rows(self, n_bins: int) -> tuple[Array, Array | None]:
+        """The fixed rows, and those that `init` gives, None where they are to be drawn.
+
+        Returns
+        -------
+        arrays of shape (n_fixed, n_bins) and (n_components - n_fixed, n_bins), rows sum to one
+        """
+        fixed = np.empty((0, n_bins))
+        if self.fixed_components is not None:
+            fixed = _unit_rows("fixed_components", self.fixed_components, n_bins)
+        if len(fixed) > self.n_components:
+            raise ValueError(
+                f"n_components={self.n_components} includes the {len(fixed)} fixed_components; "
+                "give more."
+            )
+        if isinstance(self.init, str):
+            return fixed, None
+        given = _unit_rows("init", self.init, n_bins)
+        if len(given) == self.n_components:
+            given = given[len(fixed) :]
+        if len(fixed) + len(given) != self.n_components:
+            raise ValueError(
+                f"init has {len(given)} rows, but n_components={self.n_components} with "
+                f"{len(fixed)} of them fixed."
+            )
+        return fixed, given
+
+
+def _unit_rows(name: str, given: Any, n_bins: int) -> Array:
+    rows = np.array(given, dtype=np.float64, ndmin=2)
+    if rows.ndim != 2 or rows.shape[1] != n_bins:
+        raise ValueError(f"{name} of shape {rows.shape} must have {n_bins} bins in each row.")
+    if not (np.isfinite(rows) & (rows >= 0)).all():
+        raise ValueError(f"{name} must be finite and nowhere negative.")
+    if not rows.any(axis=1).all():
+        raise ValueError(f"{name} has a row of zeros, which could never be active; leave it out.")
+    unit: Array = rows / rows.sum(axis=1, keepdims=True)
+    return unit
+
+
+def _check_whole(name: str, value: object) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} must be a whole number.")
+    if value < 1:
+        raise ValueError(f"{name}={value!r} must be 1 or more.")
+
+
+def _check_real(name: str, value: object, high: float = np.inf) -> None:
+    """In [0, ∞), or in (0, high]."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} must be a number.")
+    is_bounded = bool(np.isfinite(high))
+    if not (0 < float(value) <= high if is_bounded else 0 <= float(value) < high):
+        raise ValueError(
+            f"{name}={value!r} must lie in {f'(0, {high:g}]' if is_bounded else '[0, ∞)'}."
+        )
+
+
+def _check_one_of(name: str, value: object, names: tuple[str, ...]) -> None:
+    if value not in names:
+        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, names))}.")
+
+
+def _check_instance(name: str, value: object, kind: Any) -> None:
+    if value is not None and (isinstance(value, type) or not isinstance(value, kind)):
+        raise TypeError(f"{name}={value!r} must be of type {kind.__name__}, or None.")

@@ -1,0 +1,159 @@
+"""A fitted dictionary as a scikit-learn transformer: its state, activations and scores."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
+
+from ondes.nmf.divergence import Array
+from ondes.nmf.encoding import Encoding, encode_blocks
+from ondes.nmf.fitted_state import FittedState
+from ondes.nmf.settings import Settings
+from ondes.nmf.statistics import Statistics
+
+__all__ = ["DictionaryTransformer"]
+
+
+class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """What an estimator does with `components_` once it has learned them."""
+
+    background: Any
+    components_: Array
+    statistics_: Statistics
+    n_frames_seen_: int
+    is_initialised_: bool
+    random_state_: np.random.RandomState
+    n_passes_: int
+    backend_: str
+
+    @property
+    def settings(self) -> Settings:
+        """The parameters, checked and typed."""
+        return Settings.from_parameters(vars(self))
+
+    def state(self) -> FittedState:
+        """All that was learned, as a value that later learning does not change."""
+        check_is_fitted(self)
+        learned: dict[str, Any] = {
+            name: getattr(self, f"{name}_", None) for name in FittedState.names()
+        }
+        return FittedState(**copy.deepcopy(learned))
+
+    def restore(self, state: FittedState) -> Self:
+        """Take over what was learned elsewhere; ValueError where it does not fit the parameters.
+
+        Parameters
+        ----------
+        state : FittedState
+            From `state`; it is copied.
+        """
+        state.check_fits(self.settings)
+        for name, value in vars(copy.deepcopy(state)).items():
+            setattr(self, f"{name}_", value)
+        if state.feature_names_in is None:  # scikit-learn's attribute for frames without names
+            del self.feature_names_in_
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Solve for the activations of each frame on its own.
+
+        Parameters
+        ----------
+        X : array of shape (n_frames, n_bins)
+
+        Returns
+        -------
+        array of shape (n_frames, n_components), of the frames' dtype
+        """
+        frames, blocks = self._encode(X)
+        activations = np.empty((len(frames), self.n_components), dtype=frames.dtype)
+        for rows, encoded in blocks:
+            activations[rows] = encoded.full()
+        return activations
+
+    def inverse_transform(self, X: Any) -> Array:
+        """The modelled frames: activations × dictionary, plus the background if one is known.
+
+        Parameters
+        ----------
+        X : array of shape (n_frames, n_components)
+
+        Returns
+        -------
+        array of shape (n_frames, n_bins)
+        """
+        check_is_fitted(self)
+        activations = np.asarray(X)
+        if activations.ndim != 2 or activations.shape[1] != len(self.components_):
+            raise ValueError(
+                f"Activations of shape {activations.shape} do not fit {len(self.components_)} "
+                "components; give an array of shape (n_frames, n_components)."
+            )
+        model: Array = activations @ self.components_.astype(activations.dtype)
+        if self.background is not None:
+            model = model + np.asarray(self.background, dtype=model.dtype)
+        return model
+
+    def score_samples(self, X: Any) -> Array:
+        """Minus the divergence per bin, one value per frame; zero for a silent one.
+
+        Parameters
+        ----------
+        X : array of shape (n_frames, n_bins)
+
+        Returns
+        -------
+        array of shape (n_frames,), float64
+        """
+        frames, blocks = self._encode(X)
+        scores = np.empty(len(frames))
+        for rows, encoded in blocks:
+            scores[rows] = -encoded.divergences() / frames.shape[1]
+        return scores
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The mean of `score_samples`, silent frames included: higher is better.
+
+        Parameters
+        ----------
+        X : array of shape (n_frames, n_bins)
+        y : ignored
+        """
+        return float(self.score_samples(X).mean())
+
+    def _encode(self, X: Any) -> tuple[Array, Iterator[tuple[slice, Encoding]]]:
+        check_is_fitted(self)
+        settings = self.settings
+        frames = self._validate(X, settings, reset=False)
+        problem = settings.problem(self.components_, settings.transform_solver)
+        return frames, encode_blocks(frames, problem, settings.compute)
+
+    def _validate(self, X: Any, settings: Settings, reset: bool) -> Array:
+        n_bins = settings.n_bins if reset else self.n_features_in_
+        shape: tuple[int, ...] = np.shape(X) if hasattr(X, "shape") else ()
+        if len(shape) == 2 and n_bins == shape[0] != shape[1]:
+            raise ValueError(
+                f"X has {shape[1]} features, but {type(self).__name__} is expecting {n_bins} "
+                f"features as input: its shape {shape} looks like (frequency, time); give X.T, "
+                "one frame per row."
+            )
+        frames: Array = validate_data(
+            self, X, reset=reset, dtype=[np.float64, np.float32], order="C"
+        )
+        check_non_negative(frames, type(self).__name__)
+        return frames
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags

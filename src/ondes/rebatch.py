@@ -1,0 +1,48 @@
+"""Cutting rows into pieces of one size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["rebatch", "slices"]
+
+Array = NDArray[Any]
+
+
+def slices(n_rows: int, size: int) -> Iterator[slice]:
+    """Slices of `size` rows that cover `n_rows`; the last one may be shorter.
+
+    Examples
+    --------
+    >>> list(slices(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    return (slice(first, min(first + size, n_rows)) for first in range(0, n_rows, size))
+
+
+def rebatch(arrays: Iterable[Array], size: int) -> Iterator[Array]:
+    """The rows of `arrays` in pieces of `size` rows, across their edges; the last may be shorter.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> [piece.tolist() for piece in rebatch([np.arange(3), np.arange(3, 5)], 2)]
+    [[0, 1], [2, 3], [4]]
+    """
+    held: list[Array] = []
+    n_held = 0
+    for array in arrays:
+        held.append(array)
+        n_held += len(array)
+        if n_held >= size:
+            joined = np.concatenate(held)
+            n_whole = n_held - n_held % size
+            for rows in slices(n_whole, size):
+                yield joined[rows]
+            held, n_held = [joined[n_whole:]], n_held - n_whole
+    if n_held:
+        yield np.concatenate(held)

@@ -1,0 +1,102 @@
+"""Masks of a stream of frames, from dictionaries."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ondes.nmf.encoding import Compute
+from ondes.nmf.penalties import ActivationPenalty
+from ondes.rebatch import slices
+from ondes.separation.adaptation import FreeComponents
+from ondes.separation.masks import source_masks
+from ondes.separation.sources import Sources
+
+__all__ = ["DictionaryMasks"]
+
+Spectra = NDArray[np.float32]
+
+
+class DictionaryMasks:
+    """Masks of one batch of frames after the other; see `Separator` for the parameters.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Names of the sources, in the order of the masks.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        *,
+        residual: str | None = None,
+        n_free: int = 0,
+        rest: str,
+        penalty: ActivationPenalty | None = None,
+        batch_size: int = 64,
+        random_state: int = 0,
+        compute: Compute,
+    ) -> None:
+        if batch_size < 1 or n_free < 0:
+            raise ValueError(
+                f"batch_size={batch_size} must be 1 or more, and n_free={n_free} 0 or more."
+            )
+        self._sources, self._residual, self._penalty = sources, residual, penalty
+        self._batch_size, self._compute = batch_size, compute
+        added = [*([rest] if n_free else []), *([] if residual is None else [residual])]
+        self.names = (*sources.names, *added)
+        self._free = None
+        if n_free:
+            settings = {"batch_size": batch_size, "penalty": penalty, "random_state": random_state}
+            self._free = FreeComponents(sources, n_free, rest, compute, **settings)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything pushed so far, and what the free components have learned."""
+        self._spectra = np.zeros((0, self._sources.stft.n_bins), np.float32)
+        self._amplitude = np.zeros(0, np.float32)
+        if self._free is not None:
+            self._free.reset()
+
+    def push(self, spectra: Spectra, amplitude: Spectra) -> Spectra:
+        """Take the next frames; return the masks of whole batches, so that the cut does not matter.
+
+        Parameters
+        ----------
+        spectra : array of shape (n, n_bins)
+            Power, relative to the square of each frame's amplitude.
+        amplitude : array of shape (n,)
+
+        Returns
+        -------
+        array of shape (n_sources, m, n_bins)
+        """
+        self._spectra = np.concatenate([self._spectra, spectra])
+        self._amplitude = np.concatenate([self._amplitude, amplitude])
+        whole = len(self._spectra) - len(self._spectra) % self._batch_size
+        masks = [self._masks(rows) for rows in slices(whole, self._batch_size)]
+        self._spectra, self._amplitude = self._spectra[whole:], self._amplitude[whole:]
+        return self._joined(masks)
+
+    def flush(self) -> Spectra:
+        """Return the last masks, and reset."""
+        masks = self._joined([self._masks(slice(None))])
+        self.reset()
+        return masks
+
+    def _masks(self, rows: slice) -> Spectra:
+        spectra, sources = self._spectra[rows], self._sources
+        if self._free is not None:
+            sources = self._free.learn(spectra, self._amplitude[rows])
+        return source_masks(
+            spectra,
+            sources,
+            residual=self._residual is not None,
+            penalty=self._penalty,
+            compute=self._compute,
+        )
+
+    def _joined(self, masks: list[Spectra]) -> Spectra:
+        nothing = np.zeros((len(self.names), 0, self._sources.stft.n_bins), np.float32)
+        return np.concatenate([nothing, *masks], axis=1)

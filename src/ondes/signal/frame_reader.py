@@ -1,0 +1,157 @@
+"""Segments to power frames, on the host; silent frames are left out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ondes.errors import FileError
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.pcm import to_float
+from ondes.signal.segments import Segment
+from ondes.signal.silence import Loudest, is_active, loudest_of, merge
+from ondes.signal.stft import Stft
+
+__all__ = ["FrameBuffer", "FrameReader", "FramesRead", "HostFrameReader", "SampleReader"]
+
+Frames = NDArray[np.float32]
+
+
+class SampleReader(Protocol):
+    """Gives the samples under segments: `SegmentReader`, `MemoryReader`."""
+
+    def read(self, segments: Iterable[Segment]) -> Iterator[tuple[int, NDArray[Any]]]:
+        """The number of a recording and samples of it, (n,) or (n, n_channels), in turn."""
+
+    def failures(self) -> list[FileError]:
+        """The recordings that ended early since the last call."""
+
+    def close(self) -> None:
+        """Release every recording."""
+
+
+@dataclass(frozen=True)
+class FramesRead:
+    """The frames of some segments.
+
+    Attributes
+    ----------
+    frames : array or tensor of shape (n, n_bins)
+        Without the silent ones.
+    loudest : dict of int to float
+        By recording, the energy of its loudest frame so far.
+    n_read : int
+        Frames that were read, silent ones included.
+    failures : list of FileError
+        The recordings that ended early.
+    """
+
+    frames: Any
+    loudest: Loudest
+    n_read: int
+    failures: list[FileError]
+
+
+class FrameReader(Protocol):
+    """Gives the frames of segments, as arrays of the host or tensors of a device."""
+
+    def read(self, segments: Sequence[Segment], loudest: Loudest) -> FramesRead:
+        """Read segments; `loudest` is what is known of their recordings so far."""
+
+    def close(self) -> None:
+        """Release every recording."""
+
+
+class HostFrameReader:
+    """Reads frames as float32 arrays: the mean power of the channels.
+
+    Parameters
+    ----------
+    segment_reader : SampleReader
+    audio : AudioSettings
+
+    Examples
+    --------
+    >>> from ondes.signal.memory_reader import MemoryReader
+    >>> audio = AudioSettings(8000, Stft(64))
+    >>> sound = np.r_[np.zeros(4000), np.ones(4000)].astype(np.float32)
+    >>> reader = HostFrameReader(MemoryReader([sound], audio.stft), audio)
+    >>> read = reader.read([Segment(0, 0, 251)], {})
+    >>> read.n_read, len(read.frames)
+    (251, 126)
+    """
+
+    def __init__(self, segment_reader: SampleReader, audio: AudioSettings) -> None:
+        self._reader, self._audio = segment_reader, audio
+
+    def read(self, segments: Sequence[Segment], loudest: Loudest) -> FramesRead:
+        """Read segments; `loudest` is what is known of their recordings so far."""
+        top_db = self._audio.top_db
+        buffer = FrameBuffer(self._audio.stft, sum(each.n_frames for each in segments))
+        loudest, n_read = dict(loudest), 0
+        samples = self._reader.read(segments)
+        for file, of_file in itertools.groupby(samples, key=lambda pair: pair[0]):
+            first = len(buffer)
+            energies = np.concatenate([buffer.add(block).sum(axis=1) for _, block in of_file])
+            n_read += len(energies)
+            if top_db is not None:
+                loudest |= merge({file: loudest.get(file, 0.0)}, loudest_of(energies, file))
+                buffer.keep(first, is_active(energies, file, loudest, top_db))
+        return FramesRead(buffer.frames, loudest, n_read, self._reader.failures())
+
+    def close(self) -> None:
+        """Release every recording."""
+        self._reader.close()
+
+
+class FrameBuffer:
+    """Power frames in one array, made where they stay; it grows where it must.
+
+    Parameters
+    ----------
+    stft : Stft
+    n_expected : int
+        Frames to make room for.
+    """
+
+    def __init__(self, stft: Stft, n_expected: int) -> None:
+        self._stft, self._n = stft, 0
+        self._room: Frames = np.empty((n_expected, stft.n_bins), np.float32)
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def frames(self) -> Frames:
+        """All frames, (n, n_bins): a view."""
+        return self._room[: self._n]
+
+    def add(self, samples: NDArray[Any]) -> Frames:
+        """Add the frames that lie wholly in samples, (n,) or (n, n_channels), int16 or float32.
+
+        Returns
+        -------
+        float32 array of shape (n_added, n_bins)
+            A view, valid until the next call.
+        """
+        end = self._n + len(self._stft.windows(samples))
+        if end > len(self._room):
+            room = np.empty((max(end, 3 * len(self._room) // 2), self._stft.n_bins), np.float32)
+            room[: self._n] = self.frames
+            self._room = room
+        added = self._stft.power_within(to_float(samples), self._room[self._n : end])
+        self._n = end
+        return added
+
+    def keep(self, first: int, is_kept: NDArray[np.bool_]) -> None:
+        """Of the frames from the number `first` on, leave out those that are not kept."""
+        if is_kept.all():
+            return
+        kept = self.frames[first:][is_kept]
+        self._n = first + len(kept)
+        self._room[first : self._n] = kept

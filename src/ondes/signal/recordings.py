@@ -1,0 +1,369 @@
+"""Recordings: find them, and read them in blocks of samples at constant memory."""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Self
+
+import numpy as np
+import soxr
+from numpy.typing import NDArray
+
+from ondes.errors import FileError
+from ondes.rebatch import rebatch
+from ondes.signal.decoders import Decoder, open_decoder
+from ondes.signal.pcm import RawFormat
+
+__all__ = [
+    "AudioBlocks",
+    "AudioInfo",
+    "PathOrStream",
+    "RawFormat",
+    "canonical_order",
+    "find_recordings",
+    "open_blocks",
+    "probe",
+    "read",
+]
+
+Samples = NDArray[np.float32]
+PathOrStream = str | Path | BinaryIO
+
+RESAMPLER_WARM_UP = 4096  # samples after which soxr's output no longer depends on where it began
+
+SUFFIXES = tuple(
+    f".{suffix}"
+    for suffix in (
+        *("wav", "wave", "flac", "ogg", "oga", "opus", "aif", "aiff", "aifc", "au", "caf"),
+        *("w64", "rf64", "mp3", "mp2", "m4a", "m4b", "aac", "wma"),
+        *("mp4", "m4v", "mov", "mkv", "mka", "webm", "avi"),
+    )
+)
+
+
+def find_recordings(inputs: str | Path | Iterable[str | Path]) -> list[Path]:
+    """List the recordings that files, folders and globs name, each once, in a canonical order.
+
+    Parameters
+    ----------
+    inputs : str, Path, or iterable of these
+        Files, folders (searched recursively, by suffix) and globs (``**`` matches folders).
+        ``-``, standard input, stays as it is.
+
+    Returns
+    -------
+    list of Path
+        Sorted by absolute path, whatever the order of `inputs`.
+
+    Raises
+    ------
+    FileError
+        Where a file is missing, or a folder or glob has no recording.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("b.wav", "a.flac", "notes.txt"):
+    ...         Path(folder, name).touch()
+    ...     [path.name for path in find_recordings(folder)]
+    ['a.flac', 'b.wav']
+    """
+    if isinstance(inputs, (str, Path)):
+        inputs = [inputs]
+    return canonical_order(path for given in inputs for path in _expand(given))
+
+
+def canonical_order(paths: Iterable[str | Path]) -> list[Path]:
+    """Each path once, sorted by absolute path; of several spellings, always the same one."""
+    spellings: dict[Path, Path] = {}
+    for path in map(Path, paths):
+        key = path.resolve()
+        spellings[key] = min(path, spellings.get(key, path))
+    return [spellings[key] for key in sorted(spellings)]
+
+
+def _expand(given: str | Path) -> list[Path]:
+    path = Path(given)
+    if path.is_dir():
+        found = [p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]
+        if not found:
+            raise FileError(path, "has no recordings in it")
+        return found
+    if str(given) == "-" or os.path.lexists(path):
+        return [path]
+    if not glob.has_magic(str(given)):
+        raise FileError(path, "does not exist")
+    matches = [Path(name) for name in glob.glob(str(given), recursive=True)]  # noqa: PTH207
+    files = [match for match in matches if match.is_file()]
+    if not files:
+        raise FileError(path, "matches no files")
+    return files
+
+
+@dataclass(frozen=True)
+class AudioInfo:
+    """What the header of a recording says.
+
+    Attributes
+    ----------
+    path : Path
+    sr : int
+        Samples per second.
+    channels : int
+    n_samples : int or None
+        Samples in each channel. Exact where libsndfile reads the file, as its container declares
+        otherwise, None where unknown.
+    format : str
+    seekable : bool
+        Whether reading can begin at any sample.
+    """
+
+    path: Path
+    sr: int
+    channels: int
+    n_samples: int | None
+    format: str
+    seekable: bool = False
+
+    @property
+    def seconds(self) -> float | None:
+        """Duration, None where unknown."""
+        return None if self.n_samples is None else self.n_samples / self.sr
+
+
+def probe(path: str | Path, raw: RawFormat | None = None) -> AudioInfo:
+    """Read the header of a recording.
+
+    Parameters
+    ----------
+    path : str or Path
+    raw : RawFormat, optional
+        The format of samples that have no header.
+
+    Raises
+    ------
+    FileError
+        Where it cannot be read, or is found to be truncated.
+
+    Examples
+    --------
+    >>> import tempfile, soundfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     soundfile.write(f"{folder}/a.flac", np.zeros((4000, 2)), 8000)
+    ...     info = probe(f"{folder}/a.flac")
+    >>> info.sr, info.channels, info.seconds
+    (8000, 2, 0.5)
+    """
+    decoder = open_decoder(path, raw)
+    try:
+        n_samples = decoder.n_samples
+        if raw is not None and Path(path).is_file():
+            n_samples = Path(path).stat().st_size // raw.bytes_per_sample
+        facts = (decoder.sr, decoder.channels, n_samples, decoder.format, decoder.is_seek_exact)
+        return AudioInfo(Path(path), *facts)
+    finally:
+        decoder.close()
+
+
+class AudioBlocks:
+    """Iterator and context manager over the blocks of a recording; made by `open_blocks`.
+
+    Attributes
+    ----------
+    sr : int
+        Sampling rate of the blocks.
+    channels : int
+    n_samples : int or None
+        Samples in each channel at `sr` from the beginning, None where unknown.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        name: str,
+        *,
+        sr: int | None,
+        block_size: int | None,
+        start: int,
+        is_start_exact: bool,
+    ) -> None:
+        self._decoder, self._name = decoder, name
+        self._is_start_exact = is_start_exact
+        self._n_read = 0
+        self.sr = decoder.sr if sr is None else sr
+        self.channels = decoder.channels
+        n = decoder.n_samples
+        self.n_samples = None if n is None else round(n * self.sr / decoder.sr)
+        self._blocks = self._from(start)
+        if block_size is not None:
+            self._blocks = _in_blocks_of(block_size, self._blocks)
+
+    def __iter__(self) -> Iterator[Samples]:
+        return self
+
+    def __next__(self) -> Samples:
+        return next(self._blocks)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the recording; no block comes after."""
+        self._blocks = iter(())
+        self._decoder.close()
+
+    def _from(self, start: int) -> Iterator[Samples]:
+        """Samples from `start` on, at the output rate, as they are decoded."""
+        to_skip, is_native = start, self.sr == self._decoder.sr
+        if start and self._decoder.is_seek_exact and (is_native or not self._is_start_exact):
+            to_skip -= self._seek(start)
+        for block in self._decoded() if is_native else self._resampled():
+            if len(block) > to_skip:
+                yield block[to_skip:]
+            to_skip = max(0, to_skip - len(block))
+
+    def _seek(self, start: int) -> int:
+        """Go near a sample, where the resampler's phase is zero again; returns where that is."""
+        shared = math.gcd(self.sr, self._decoder.sr)
+        ours, theirs = self.sr // shared, self._decoder.sr // shared
+        warm_up = 0 if ours == theirs else RESAMPLER_WARM_UP
+        reached = max(0, start - warm_up) // ours * ours
+        self._n_read = reached // ours * theirs
+        self._decoder.seek(self._n_read)
+        return reached
+
+    def _resampled(self) -> Iterator[Samples]:
+        resampler = soxr.ResampleStream(self._decoder.sr, self.sr, self.channels, dtype="float32")
+        for block in self._decoded():
+            yield resampler.resample_chunk(block)
+        yield resampler.resample_chunk(np.zeros((0, self.channels), np.float32), last=True)
+
+    def _decoded(self) -> Iterator[Samples]:
+        while len(samples := self._decoder.read()):
+            if not np.isfinite(samples).all():
+                where = f"{self._n_read / self._decoder.sr:.1f} s in"
+                raise FileError(self._name, f"has NaN or infinite samples, {where} or soon after")
+            self._n_read += len(samples)
+            yield samples.copy()
+
+
+def _in_blocks_of(size: int, blocks: Iterator[Samples]) -> Iterator[Samples]:
+    """The same samples in blocks of one size; then the error that ended them early, if any."""
+    failures: list[FileError] = []
+
+    def until_failure() -> Iterator[Samples]:
+        try:
+            yield from blocks
+        except FileError as error:
+            failures.append(error)
+
+    yield from rebatch(until_failure(), size)
+    for failure in failures:
+        raise failure
+
+
+def open_blocks(
+    recording: PathOrStream,
+    *,
+    sr: int | None = None,
+    block_size: int | None = 65536,
+    start: int = 0,
+    raw: RawFormat | None = None,
+    is_start_exact: bool = True,
+) -> AudioBlocks:
+    """Open a recording and read it in float32 blocks (n, n_channels), at constant memory.
+
+    Parameters
+    ----------
+    recording : str, Path or binary stream
+        A file; ``-`` for standard input; a pipe. Pipes and streams carry WAV or `raw` samples.
+    sr : int, optional
+        Sampling rate of the blocks, the recording's own if not given.
+    block_size : int or None
+        Samples in every block but the last; None gives them as they are decoded. The bits do not
+        depend on it.
+    start : int
+        First sample to give, counted at `sr`, as if all before it were read and discarded.
+    raw : RawFormat, optional
+        The format of samples that have no header.
+    is_start_exact : bool
+        If False, reading a resampled recording may begin shortly before `start` rather than at its
+        beginning; the samples are then the same up to rounding.
+
+    Returns
+    -------
+    AudioBlocks
+        Iterator and context manager.
+
+    Raises
+    ------
+    FileError
+        Here or while reading, after all that could be read.
+
+    Examples
+    --------
+    >>> import io
+    >>> with open_blocks(io.BytesIO(bytes(12)), raw=RawFormat(8000), block_size=4) as blocks:
+    ...     [block.shape for block in blocks]
+    [(4, 1), (2, 1)]
+    """
+    if (block_size is not None and block_size < 1) or start < 0 or (sr is not None and sr < 1):
+        raise ValueError(
+            "block_size and sr must be at least 1 and start at least 0, "
+            f"not {block_size}, {sr}, {start}."
+        )
+    is_path = isinstance(recording, (str, Path))
+    name = str(recording if is_path else getattr(recording, "name", "stream"))
+    return AudioBlocks(
+        open_decoder(recording, raw),
+        name,
+        sr=sr,
+        block_size=block_size,
+        start=start,
+        is_start_exact=is_start_exact,
+    )
+
+
+def read(
+    recording: PathOrStream, sr: int | None = None, raw: RawFormat | None = None
+) -> tuple[Samples, int]:
+    """Read a whole recording into memory.
+
+    Parameters
+    ----------
+    recording : str, Path or binary stream
+    sr : int, optional
+        Sampling rate of the samples, the recording's own if not given.
+    raw : RawFormat, optional
+        The format of samples that have no header.
+
+    Returns
+    -------
+    samples : float32 array of shape (n,) for one channel, (n, n_channels) for more
+    sr : int
+
+    Raises
+    ------
+    FileError
+        Where it cannot be read to its end.
+
+    Examples
+    --------
+    >>> import io
+    >>> samples, sr = read(io.BytesIO(bytes(12)), raw=RawFormat(8000))
+    >>> samples.shape, sr
+    ((6,), 8000)
+    """
+    with open_blocks(recording, sr=sr, raw=raw, block_size=None) as blocks:
+        empty = np.zeros((0, blocks.channels), np.float32)
+        samples = np.concatenate([empty, *blocks])
+        return (samples[:, 0] if blocks.channels == 1 else samples), blocks.sr

@@ -1,0 +1,150 @@
+"""The training loop: batches in, one update each, with history, checkpoints and a clean stop."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ondes.errors import ClusterError
+from ondes.history import TrainingHistory
+from ondes.model_file import SavedModel
+from ondes.nmf.divergence import Array
+from ondes.nmf.estimator import OnlineNMF
+from ondes.training.batch_source import BatchSource, Update
+from ondes.training.checkpointer import Checkpointer, CheckpointPlan
+from ondes.training.failures import Failures
+from ondes.training.recorder import HistoryRecorder
+from ondes.training.stop_signals import StopSignals
+
+__all__ = ["LearningProgress", "first_frames", "train"]
+
+INITIAL_FRAMES = 3000  # the first dictionary is drawn from this many; one mini-batch is too alike
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LearningProgress:
+    """Where training stands.
+
+    Attributes
+    ----------
+    seconds_done : float
+        Seconds of audio so far, over all passes.
+    seconds_total : float or None
+        None for a stream.
+    n_frames : int
+        Frames learned from.
+    divergence : float
+        Per bin; see `TrainingHistory`.
+    """
+
+    seconds_done: float
+    seconds_total: float | None
+    n_frames: int
+    divergence: float
+
+
+def train(
+    model: SavedModel,
+    source: BatchSource[T],
+    step: Callable[[T], Update],
+    *,
+    files: Sequence[str],
+    settings: dict[str, Any],
+    failures: Failures,
+    signals: StopSignals,
+    initialise: Callable[[Iterator[T]], Sequence[T]] | None = None,
+    progress: Callable[[LearningProgress], object] | None = None,
+    plan: CheckpointPlan | None = None,
+) -> TrainingHistory:
+    """Train on all batches, or on those that come before a signal to stop.
+
+    Parameters
+    ----------
+    model : SavedModel
+        Its estimator is trained; a checkpoint is restored into it.
+    source : BatchSource
+    step : callable
+        Updates the estimator with one batch.
+    files : sequence of str
+        The recordings, for the history.
+    settings : dict
+        What decides the result beside the model's own parameters, as plain values: a run is
+        resumed only with the same.
+    failures : Failures
+        Where the source reports unreadable recordings.
+    signals : StopSignals
+        Not yet entered. The source should end where they request a stop.
+    initialise : callable, optional
+        Draws the first dictionary of an estimator that has none: it takes batches from the
+        iterator and returns them, to be trained on in turn. Without it, the step or the source do.
+    progress : callable, optional
+        Called after every batch.
+    plan : CheckpointPlan, optional
+
+    Returns
+    -------
+    TrainingHistory
+
+    Raises
+    ------
+    FileError
+        Where a checkpoint is in the way, belongs to another run, cannot be read, or is being
+        written by another process.
+    """
+    estimator = model.estimator
+    recorder = HistoryRecorder(model.history, files, failures)
+    checkpointer = Checkpointer(plan, model, source, settings, recorder)
+    with checkpointer, signals, contextlib.ExitStack() as stack:
+        is_initialised = checkpointer.resume() or _has_learned(estimator)
+        batches = stack.enter_context(contextlib.closing(_until_stopped(source, signals)))
+        first = [] if is_initialised or initialise is None else initialise(batches)
+        # A first dictionary drawn from fewer frames than it asks for is not the final one.
+        is_cut_short = signals.is_requested()
+        try:
+            for n_batches, batch in enumerate(itertools.chain(first, batches), 1):
+                recorder.add(step(batch), estimator)
+                if progress is not None:
+                    seconds = source.seconds_done, source.seconds_total
+                    progress(LearningProgress(*seconds, *recorder.now))
+                checkpointer.is_enabled = not is_cut_short and n_batches >= len(first)
+                checkpointer.write_if_due()
+        except ClusterError:  # no more batches will come: what was learned is kept
+            checkpointer.write()
+            raise
+        if signals.is_requested():
+            checkpointer.write()
+    if not _has_learned(estimator):
+        if signals.is_requested():
+            raise KeyboardInterrupt
+        raise ValueError("The recordings are silent, so there is nothing to learn; give others.")
+    return recorder.history(source.seconds_done, signals.received, is_final=True)
+
+
+def _until_stopped(source: BatchSource[T], signals: StopSignals) -> Generator[T]:
+    """The batches until a stop is requested; one that has come is never dropped."""
+    batches = iter(source)
+    try:
+        while not signals.is_requested() and (batch := next(batches, None)) is not None:
+            yield batch
+    finally:
+        if isinstance(batches, Generator):
+            batches.close()
+
+
+def _has_learned(estimator: OnlineNMF) -> bool:
+    return getattr(estimator, "n_frames_seen_", 0) > 0
+
+
+def first_frames(arrays: Iterator[Array]) -> list[Array]:
+    """The first arrays, until they have enough frames for the first dictionary."""
+    first: list[Array] = []
+    for array in arrays:
+        first.append(array)
+        if sum(map(len, first)) >= INITIAL_FRAMES:
+            break
+    return first
