@@ -1,9 +1,9 @@
-"""What a cluster costs: its rate against one process of as many threads, and where time goes.
+"""What a cluster costs: its rate against one process with as many threads, and where time goes.
 
     python benchmarks/cluster.py [--hours 5] [--workers 1 2 4]
 
-The recordings are scenes of our own in flac, of 22.05 kHz. All clusters are local, of processes of
-one thread; starting them is not counted, nor are the first imports. Writes
+The recordings are synthetic scenes in FLAC at 22.05 kHz. All clusters are local, of processes with
+one thread each; starting them is not counted, nor are the first imports. Writes
 benchmarks/results/cluster.json.
 """
 
@@ -29,12 +29,12 @@ SR, N_COMPONENTS, N_BINS = 22050, 32, 257
 N_SHARDS = 8  # the default
 REPEATS = 5
 N_SIMULATED = 100
-BANDWIDTH = 1e9 / 8  # bytes a second of the simulated network
-TASKS_A_SHARD = 3  # read, hear, summarise
+BANDWIDTH = 1e9 / 8  # bytes per second of the simulated network
+TASKS_PER_SHARD = 3  # read, info, summarise
 
 
 class Clock:
-    """When each lesson ended, and how much sound was done by then."""
+    """When each update ended, and how much audio was done by then."""
 
     def __init__(self) -> None:
         self.start = time.perf_counter()
@@ -49,7 +49,7 @@ class Clock:
         return self.ends[-1][0]
 
     def rounds(self, first_frames: int) -> list[float]:
-        """Seconds of each round that was shared out: those of so many frames or more."""
+        """Seconds of each round computed by the workers: those of so many frames or more."""
         pairs = zip(self.ends, self.ends[1:], strict=False)
         return [b[0] - a[0] for a, b in pairs if b[2] - a[2] > first_frames // 2]
 
@@ -63,21 +63,21 @@ def learn_here(files: list[Path], threads: int) -> Clock:
 
 
 def learn_there(client: Any, files: list[Path], threads: int, disturb: Any = None) -> Clock:
-    from ondes.distributed import learn
+    import ondes
 
     clock = Clock()
 
-    def progress(told: Any) -> None:
-        clock(told)
+    def progress(now: Any) -> None:
+        clock(now)
         if disturb is not None:
-            disturb(told)
+            disturb(now)
 
-    learn(client, files, N_COMPONENTS, sr=SR, n_jobs=threads, progress=progress)
+    ondes.learn(files, N_COMPONENTS, sr=SR, n_jobs=threads, cluster=client, progress=progress)
     return clock
 
 
 def shares(client: Any, files: list[Path], n_workers: int, first_frames: int) -> dict[str, float]:
-    """Where the workers' time goes while rounds are shared out."""
+    """Where the workers' time goes while they compute rounds."""
     client.get_task_stream()  # from now on the scheduler keeps it
     clock = learn_there(client, files, n_workers)
     spent: Counter[str] = Counter()
@@ -87,7 +87,7 @@ def shares(client: Any, files: list[Path], n_workers: int, first_frames: int) ->
             spent[kind] += part["stop"] - part["start"]
     rounds = clock.rounds(first_frames)
     total = n_workers * sum(rounds)
-    small = spent["hear"] + spent["given"] + spent["add"] + spent["transfer"]
+    small = spent["info"] + spent["given"] + spent["add"] + spent["transfer"]
     return {
         "n_workers": n_workers,
         "seconds": clock.seconds,
@@ -109,8 +109,8 @@ def lost_workers(client: Any, files: list[Path], undisturbed: float) -> dict[str
         pids = [nanny.pid for nanny in client.cluster.workers.values() if nanny.pid]
         os.kill(pids[len(marks) % len(pids)], signal.SIGKILL)
 
-    def disturb(told: Any) -> None:
-        if marks and told.seconds_done > marks[0] * told.seconds_total:
+    def disturb(now: Any) -> None:
+        if marks and now.seconds_done > marks[0] * now.seconds_total:
             marks.pop(0)
             threading.Timer(0.1, kill).start()
 
@@ -125,21 +125,21 @@ def lost_workers(client: Any, files: list[Path], undisturbed: float) -> dict[str
 
 
 def costs(client: Any, files: list[Path]) -> dict[str, float]:
-    """Seconds of each part by itself, in one thread, with nobody else at work."""
-    from ondes import OnlineISNMF
-    from ondes.distributed import shards
-    from ondes.distributed.plan import shard_size
-    from ondes.signal.batches import Batches
-    from ondes.signal.segments import Segment
-    from ondes.signal.stft import Stft
+    """Seconds of each part by itself, in one thread of an otherwise idle machine."""
+    from ondes import AudioSettings, OnlineNMF, Stft
+    from ondes.cluster import shard_size, shards
+    from ondes.signal.segments import Segment, survey
 
     size = shard_size(N_COMPONENTS, N_BINS, N_SHARDS)
-    batches = Batches(files[:1], Stft(), SR)
-    sources = shards.Sources("costs", batches.sources, batches.recordings, batches.how)
+    audio = AudioSettings(SR, Stft())
+    recordings = shards.Recordings(files[:1], survey(files[:1], audio), audio)
     segments = [Segment(0, first, 1024) for first in range(0, size, 1024)]
-    shard = shards.read(sources, segments)
-    model = OnlineISNMF(N_COMPONENTS, random_state=0).begin(shard.frames)
-    summary = shards.summarise(shard, model, {})
+    shard = shards.read(recordings, segments)
+    estimator = OnlineNMF(N_COMPONENTS, random_state=0).initialise(shard.frames)
+    settings = estimator.settings
+    problem = settings.problem(estimator.components_)
+    how = problem, settings.compute, shard.info.loudest, audio.top_db
+    statistics_ = shards.summarise(shard, *how)
     n_tasks = 500
 
     def many() -> None:
@@ -147,10 +147,10 @@ def costs(client: Any, files: list[Path]) -> dict[str, float]:
 
     return {
         "shard_frames": size,
-        "read": median_of(lambda: shards.read(sources, segments)),
-        "summarise": median_of(lambda: shards.summarise(shard, model, {})),
-        "add": median_of(lambda: shards.add(summary, summary)),
-        "absorb": median_of(lambda: model.absorb(summary)),
+        "read": median_of(lambda: shards.read(recordings, segments)),
+        "summarise": median_of(lambda: shards.summarise(shard, *how)),
+        "add": median_of(lambda: shards.add(statistics_, statistics_)),
+        "absorb": median_of(lambda: estimator.absorb(statistics_)),
         "a_task": median_of(many) / n_tasks,
         "there_and_back": median_of(lambda: client.submit(shards.given, 0, pure=False).result()),
     }
@@ -166,9 +166,9 @@ def median_of(function: Any, repeats: int = 9) -> float:
 
 
 def simulate(cost: dict[str, float], n_workers: int) -> dict[str, float]:
-    """A full round on many workers, from the cost of its parts; `MODEL` says how."""
-    from ondes.distributed.plan import shard_size
-    from ondes.distributed.rounds import FAN_IN
+    """A full round on many workers, from the cost of its parts; see `MODEL`."""
+    from ondes.cluster import shard_size
+    from ondes.cluster.source import FAN_IN
 
     n_shards = 2 * n_workers
     shard_frames = shard_size(N_COMPONENTS, N_BINS, n_shards)
@@ -178,7 +178,7 @@ def simulate(cost: dict[str, float], n_workers: int) -> dict[str, float]:
         level, depth = math.ceil(level / FAN_IN), depth + 1
         n_sums += level
     work = math.ceil(n_shards / n_workers) * a_shard
-    scheduling = (TASKS_A_SHARD * n_shards + n_sums + 1) * cost["a_task"]
+    scheduling = (TASKS_PER_SHARD * n_shards + n_sums + 1) * cost["a_task"]
     statistics_bytes = 2 * 8 * N_COMPONENTS * N_BINS
     a_sum = FAN_IN * (cost["add"] + statistics_bytes / BANDWIDTH)
     sums = depth * (a_sum + cost["there_and_back"])
@@ -201,10 +201,10 @@ def simulate(cost: dict[str, float], n_workers: int) -> dict[str, float]:
 
 
 MODEL = """\
-The simulated round is a full one, with two shards a worker. Its time is the greater of a worker's \
+The simulated round is a full one, with two shards per worker. It takes the longer of a worker's \
 own work and of all that the scheduler does, one task after the other, and then a gap in which all \
-wait: the sums, eight at a time, the driver's update, and the dictionary's way to all, who \
-pass it on to each other in doublings, over a network of 1 Gbit/s."""
+wait: the sums, eight at a time, the driver's update, and the transfer of the dictionary, which \
+workers pass on to each other in doublings, over a network of 1 Gbit/s."""
 
 
 def section(results: dict[str, Any]) -> str:
@@ -212,21 +212,21 @@ def section(results: dict[str, Any]) -> str:
     hours, ratio = results["hours"], results["ratio"]
     lost, many = results["lost"], results["simulated"]
     lines = [
-        "## A cluster",
+        "## On a cluster",
         "",
-        f"`ondes.distributed.learn` on {hours:g} hours of flac at {SR} Hz, K = {N_COMPONENTS}, one "
-        f"pass, {results['n_cores']} cores, decoding included, against `ondes.learn` with as many "
-        f"threads, {REPEATS} times each in turn. By their medians, two workers of one thread learn "
-        f"at **{ratio:.2f} ×** the rate of the native backend on two threads "
+        f"`ondes.learn` with `cluster=` on {hours:g} hours of FLAC at {SR} Hz, K = {N_COMPONENTS}, "
+        f"one pass, {results['n_cores']} cores, decoding included, against `ondes.learn` with as "
+        f"many threads, {REPEATS} times each in turn. By their medians, two workers of one thread "
+        f"learn at **{ratio:.2f} ×** the rate of the native backend on two threads "
         f"({speed(results, results['two_workers']):.0f} and "
-        f"{speed(results, results['native']):.0f} × real time; asked was 0.9). A killed worker "
+        f"{speed(results, results['native']):.0f} × real time; the goal was 0.9). A killed worker "
         f"cost {lost['seconds_each']:.1f} s, where a round took {lost['usual_round']:.1f} s.",
         "",
-        "Where the workers' time goes once rounds are shared out. Communication is frames, "
-        "summaries and dictionaries on their way, and the small tasks that pass them on. What is "
-        "left is waiting: for the driver, which needs a core too, and for the last of a round.",
+        "Where the workers' time goes once they compute rounds. Communication is the transfer of "
+        "frames, statistics and dictionaries, and the small tasks that pass them on. What is left "
+        "is waiting: for the driver, which needs a core too, and for the last shard of a round.",
         "",
-        "| workers | × real time | read | summarise | communication | left | driver alone first |",
+        "| workers | × real time | read | summarise | communication | waiting | driver first |",
         "|---|---|---|---|---|---|---|",
     ]
     lines += [
@@ -239,9 +239,9 @@ def section(results: dict[str, Any]) -> str:
         f"| {many['n_workers']}, simulated | {many['x_real_time']:.0f} | | "
         f"{many['share_of_work']:.1%} with reading | | {1 - many['share_of_work']:.1%} | |",
         "",
-        f"{MODEL} It counts on {1e3 * results['costs']['a_task']:.2f} ms a task, "
-        f"{1e3 * results['costs']['there_and_back']:.1f} ms there and back, "
-        f"{1e3 * results['costs']['absorb']:.1f} ms an update, and "
+        f"{MODEL} It assumes {1e3 * results['costs']['a_task']:.2f} ms per task, "
+        f"{1e3 * results['costs']['there_and_back']:.1f} ms per round trip, "
+        f"{1e3 * results['costs']['absorb']:.1f} ms per update, and "
         f"{1e3 * results['costs']['read']:.0f} + {1e3 * results['costs']['summarise']:.0f} ms to "
         f"read and summarise {results['costs']['shard_frames']} frames, as measured on this "
         f"machine; its shards have {many['shard_frames']}.",
@@ -254,13 +254,13 @@ def speed(results: dict[str, Any], seconds: float) -> float:
 
 
 def measure(files: list[Path], hours: float, workers: list[int]) -> dict[str, Any]:
-    from ondes.distributed.cluster import connected
-    from ondes.distributed.plan import first_round, shard_size
+    from ondes.cluster import first_round, shard_size
+    from ondes.cluster.dask_engine import connected
 
     round_size = N_SHARDS * shard_size(N_COMPONENTS, N_BINS, N_SHARDS)
     first_frames = first_round(round_size)
     rows, native, two = [], [], []
-    with connected(None, 2) as client:
+    with connected("local", 2) as client:
         learn_there(client, files[:1], 2)
         cost = costs(client, files)
         for _ in range(REPEATS):
@@ -268,7 +268,7 @@ def measure(files: list[Path], hours: float, workers: list[int]) -> dict[str, An
             two.append(learn_there(client, files, 2).seconds)
         lost = lost_workers(client, files, float(np.median(two)))
     for n_workers in workers:
-        with connected(None, n_workers) as client:
+        with connected("local", n_workers) as client:
             learn_there(client, files[:1], 1)
             rows.append(shares(client, files, n_workers, first_frames))
     return {

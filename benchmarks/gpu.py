@@ -1,9 +1,9 @@
-"""How fast a CUDA card solves: the fused kernel against plain torch, torch.compile and torchnmf.
+"""How fast a CUDA GPU solves: the fused kernel against plain torch, torch.compile and torchnmf.
 
-Everyone makes the default solve of the same levelled frames, ten extrapolated steps with restarts,
-and is told in nanoseconds per frame and step; torchnmf has plain steps only. Medians of device
-events, after a warm-up. A step counts 6 · n_bins · n_components flops, its three products; the
-peak is this card's own large TF32 product.
+All of them make the default solve of the same levelled frames, ten extrapolated steps with
+restarts; torchnmf has plain steps only. Figures are nanoseconds per frame and step, medians of
+device events after a warm-up. A step counts 6 · n_bins · n_components flops, its three products;
+the peak is the rate of this GPU's own large TF32 product.
 
     python benchmarks/gpu.py [--quick] [--out benchmarks/results/gpu.json]
 """
@@ -33,7 +33,7 @@ from ondes.nmf.problem import TOLERATED_RISE, Problem, Solver
 BINS = (257, 513, 1025, 2049)
 COMPONENTS = (8, 16, 32, 64, 128, 256)
 ENTRIES = 2 * 10**8  # of the frames that are solved
-BATCH = 128  # frames of a small call: what learning makes thousands of
+BATCH = 128  # frames of a small call, of which learning makes thousands
 ROUNDS = 5
 SQUARE = 8192
 Run = Callable[[], object]
@@ -58,7 +58,7 @@ def main() -> None:
         "--only",
         nargs="*",
         choices=list(MORE),
-        help="measure these alone, and keep what else the file has",
+        help="measure only these, and keep the rest of the file",
     )
     options = parser.parse_args()
     if options.only:
@@ -71,15 +71,15 @@ def main() -> None:
     shapes = [(f, k) for f in BINS for k in COMPONENTS]
     if options.quick:
         shapes = [(257, 8), (257, 32), (513, 20)]
-    card = the_card()
-    print(", ".join(f"{name}: {value}" for name, value in card.items()), flush=True)
+    gpu = describe_gpu()
+    print(", ".join(f"{name}: {value}" for name, value in gpu.items()), flush=True)
     compile_side_by_side(shapes)
     print(header(), flush=True)
     rows = []
     for n_bins, n_components in shapes:
-        rows.append(measure(n_bins, n_components, card["TF32 product, TFLOP/s"]))
+        rows.append(measure(n_bins, n_components, gpu["TF32 product, TFLOP/s"]))
         print(line(rows[-1]), flush=True)
-    result: dict[str, object] = {"card": card, "rows": [asdict(row) for row in rows]}
+    result: dict[str, object] = {"gpu": gpu, "rows": [asdict(row) for row in rows]}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for more in MORE.values():
         options.out.write_text(json.dumps(result, indent=1) + "\n")
@@ -89,8 +89,8 @@ def main() -> None:
     options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def the_card() -> dict[str, object]:
-    """Its name, and what it reaches: the two ceilings under which every figure stands."""
+def describe_gpu() -> dict[str, object]:
+    """Its name, and the two rates that no figure can exceed."""
     torch.backends.cuda.matmul.allow_tf32 = True
     square = torch.randn(SQUARE, SQUARE, device="cuda")
     product = milliseconds(lambda: square @ square)
@@ -119,7 +119,7 @@ def milliseconds(run: Run, rounds: int = ROUNDS) -> float:
     return float(np.median(times))
 
 
-# ---- The frames and the contestants ----
+# ---- the frames and the contestants ----
 
 
 def levelled(n_frames: int, n_bins: int, n_components: int) -> tuple[torch.Tensor, Problem]:
@@ -259,11 +259,11 @@ def compile_one(job: tuple[tuple[int, int], str]) -> None:
         fused.solve(frames, dictionary, problem, precision=precision, with_sums=True)
 
 
-# ---- What the narrow products cost in accuracy ----
+# ---- what the narrow products cost in accuracy ----
 
 
 def errors(n_frames: int = 1000) -> dict[str, object]:
-    """The worst of each precision against the reference in float64, over shapes and kinds."""
+    """The largest error of each precision against the reference in float64."""
     rng = np.random.default_rng(0)
     found = []
     for kind in ("a model's spectra", "1e-12 to 1, a fifth zero"):
@@ -279,17 +279,17 @@ def errors(n_frames: int = 1000) -> dict[str, object]:
             problem = Problem(dictionary, 1e-12, Solver())
             for precision, error in errors_of(level_frames(spectra.astype(np.float32)), problem):
                 worst[precision] = list(np.maximum(worst[precision], error))
-        names = "activations", "divergence", "divergence told"
+        names = "activations", "divergence", "divergence reported"
         for precision, error in worst.items():
-            told = {name: float(f"{value:.1e}") for name, value in zip(names, error, strict=True)}
-            found.append({"precision": precision, "frames": kind} | told)
+            of_kind = {name: float(f"{each:.1e}") for name, each in zip(names, error, strict=True)}
+            found.append({"precision": precision, "frames": kind} | of_kind)
     return {"errors": found}
 
 
 def errors_of(
     frames: LevelledFrames, problem: Problem
 ) -> Iterator[tuple[str, tuple[float, float, float]]]:
-    """Of the activations, relative to the frame's largest; of their divergence; of what is told."""
+    """Of the activations, relative to the frame's largest; of the divergence; of that reported."""
     wide = replace(frames, values=frames.values.astype(np.float64))
     expected = reference.encode(wide, problem)
     largest = expected.max(axis=1, keepdims=True)
@@ -312,26 +312,20 @@ def errors_of(
         )
 
 
-# ---- An hour, from samples in memory to a dictionary ----
+# ---- an hour, from samples in memory to a dictionary ----
 
 
 def end_to_end(sr: int = 22050) -> dict[str, object]:
     """Seconds from int16 noise in the host's memory to a dictionary, one pass of the default."""
-    try:
-        from ondes import AudioSettings, OnlineISNMF, Stft
-        from ondes.card import learn_samples
-    except ImportError as missing:
-        print(f"end to end: left out, {missing}")
-        return {}
+    import ondes
+
     noise = np.random.default_rng(0).standard_normal(3600 * sr)
     hour = (3000 * noise).astype(np.int16)
 
     def seconds(n_components: int, n_hours: int) -> float:
-        model = OnlineISNMF(n_components, random_state=0, backend="torch", device="cuda")
-        model.audio_ = AudioSettings(sr, Stft())
         torch.cuda.synchronize()
         begin = time.perf_counter()
-        learn_samples(model, [hour] * n_hours)
+        ondes.learn([hour] * n_hours, n_components, sr=sr, backend="torch", device="cuda")
         torch.cuda.synchronize()
         return time.perf_counter() - begin
 
@@ -353,7 +347,7 @@ def end_to_end(sr: int = 22050) -> dict[str, object]:
 
 
 def from_files(hours: float = 4.0, sr: int = 22050) -> dict[str, object]:
-    """Seconds from scenes in flac to a dictionary, by how many threads read them."""
+    """Seconds from scenes in FLAC to a dictionary, by the number of threads that read them."""
     from streaming import write_recordings
 
     import ondes

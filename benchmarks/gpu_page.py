@@ -1,4 +1,4 @@
-"""What docs/results.md says of a card, from benchmarks/results/gpu.json."""
+"""The section of docs/results.md on the GPU, from benchmarks/results/gpu.json."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ CONTESTANTS = {
 
 
 def section(results: dict[str, Any]) -> str:
-    card = results["card"]
+    gpu = results["gpu"]
     lines = [
-        "## On a card",
+        "## On a GPU",
         "",
-        f"{card['name']}, {card['date']}, torch {card['torch']}, Triton {card['triton']}. Its own "
-        f"TF32 product of large squares runs at {card['TF32 product, TFLOP/s']:.0f} TFLOP/s, a "
-        f"copy at {card['copy, GB/s'] / 1000:.1f} TB/s. Medians by device events.",
+        f"{gpu['name']}, {gpu['date']}, torch {gpu['torch']}, Triton {gpu['triton']}. Its own "
+        f"TF32 product of large squares runs at {gpu['TF32 product, TFLOP/s']:.0f} TFLOP/s, a "
+        f"copy at {gpu['copy, GB/s'] / 1000:.1f} TB/s. Medians of device events.",
         "",
         *end_to_end(results.get("end_to_end")),
         *from_files(results.get("from_files")),
-        "Nanoseconds for a frame and an inner step of the default solver, many frames at a time, "
-        "launches included; then the fused kernel's share of the card's TF32 rate, how many times "
-        "it is faster than torch.compile, and microseconds for one mini-batch of 128 frames with "
+        "Nanoseconds per frame and inner step of the default solver, many frames at a time, "
+        "launches included; then the fused kernel's share of the GPU's TF32 rate, how many times "
+        "faster it is than torch.compile, and microseconds for one mini-batch of 128 frames with "
         "ten steps and its statistics, replayed as a graph:",
         "",
         "| bins | K | " + " | ".join(CONTESTANTS.values()) + " | share | × | batch |",
         "|---" * (len(CONTESTANTS) + 5) + "|",
         *(line(row) for row in results["rows"]),
         "",
-        "How far the products' precision carries, as the worst of 1,000 frames over four shapes "
-        "against the reference in float64: activations relative to the largest of their frame, and "
-        "the divergence they reach.",
+        "The error of each precision of the products: the largest over 1,000 frames of four shapes "
+        "against the reference in float64, of the activations relative to the largest of their "
+        "frame, and of the divergence they reach.",
         "",
         "| precision | frames | activations | divergence |",
         "|---|---|---|---|",
@@ -56,7 +56,7 @@ def end_to_end(measured: dict[str, Any] | None) -> list[str]:
         f"From int16 samples at {measured['sr']} Hz in the host's memory to a dictionary, one pass "
         "of the default, all updates in sequence; the first time, kernels are compiled:",
         "",
-        "| sound | K | seconds | hours a second | the first time | the card's memory |",
+        "| audio | K | seconds | hours per second | the first time | GPU memory |",
         "|---|---|---|---|---|---|",
     ]
     rows = [
@@ -76,9 +76,9 @@ def from_files(measured: dict[str, Any] | None) -> list[str]:
         for row in measured["rows"]
     ]
     return [
-        f"From {measured['hours']:g} h of flac in files, K = 32, {measured['n_cores']} cores, the "
-        "decoders take the time. Multiples of real time by threads that read, four of them unless "
-        f"`-j` says less: {', '.join(speeds)}.",
+        f"From {measured['hours']:g} h of FLAC in files, K = 32, {measured['n_cores']} cores, the "
+        "decoders take the time. Multiples of real time by the number of threads that read, four "
+        f"unless `-j` is less: {', '.join(speeds)}.",
         "",
     ]
 

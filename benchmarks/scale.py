@@ -1,9 +1,9 @@
-"""One pass over all the hours of music there are: frames a second and memory against hours.
+"""One pass over all the music there is: frames per second and memory against hours.
 
     python benchmarks/scale.py [--audio FOLDER] [--quick]
 
 Each length is learned from the files themselves, decoding included, in a process of its own, which
-reads its own peak of resident memory. Writes benchmarks/results/scale.json and
+reports its own peak of resident memory. Writes benchmarks/results/scale.json and
 docs/figures/scale.png; with --quick, into out/quick.
 """
 
@@ -26,8 +26,8 @@ from recordings import Recordings, probe  # noqa: E402
 import ondes  # noqa: E402
 
 RESULTS = HERE / "results" / "scale.json"
-HOURS_A_YEAR = 8766
-LEARN = "--learn"  # what this script says to itself in the process that is measured
+HOURS_PER_YEAR = 8766
+LEARN = "--learn"  # the option of this script for the process that is measured
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ QUICK = Settings(hours=(0.05, 0.2, 0.5))
 
 
 def first_hours(paths: list[Path], hours: float) -> list[Path]:
-    """As many whole recordings as it takes, taken from all over the list."""
+    """As many complete recordings as it takes, by the names of their files."""
     chosen: list[Path] = []
     seconds = 0.0
     for path in sorted(paths, key=lambda path: path.stem):
@@ -53,11 +53,11 @@ def first_hours(paths: list[Path], hours: float) -> list[Path]:
 
 
 def learn_here(settings: dict[str, Any], paths: list[str]) -> dict[str, float]:
-    """Learn in this process; what it took, and how much of the memory was there before."""
+    """Learn in this process; time and memory, and the memory that was in use before."""
     before_mb = peak_mb()
     failures: list[str] = []
     start = time.perf_counter()
-    model = ondes.learn(
+    dictionary = ondes.learn(
         paths,
         settings["n_components"],
         sr=settings["sr"],
@@ -68,17 +68,17 @@ def learn_here(settings: dict[str, Any], paths: list[str]) -> dict[str, float]:
     return {
         "files": len(paths),
         "failed": len(failures),
-        "hours": model.provenance_.seconds / 3600,
-        "frames": model.n_frames_seen_,
+        "hours": dictionary.history.seconds / 3600,
+        "frames": dictionary.history.n_frames,
         "seconds": seconds,
         "imports_mb": before_mb,
         "peak_mb": peak_mb(),
-        "divergence": model.statistics_.divergence_per_bin,
+        "divergence": dictionary.history.divergence,
     }
 
 
 def peak_mb() -> float:
-    """Of this program alone: the count begins anew when a program does, unlike ru_maxrss."""
+    """Of this program alone: unlike ru_maxrss, it does not include what was inherited."""
     status = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 
@@ -108,7 +108,7 @@ def section(results: dict[str, Any]) -> str:
         f"K = {settings['n_components']}, decoding included, on all {machine['cores']} cores "
         f"({machine['cpu']}, {machine['date']}). Memory is the peak of the process.",
         "",
-        "| hours | recordings | frames | seconds | frames a second | × real time | memory |",
+        "| hours | recordings | frames | seconds | frames per second | × real time | memory |",
         "|---|---|---|---|---|---|---|",
     ]
     lines += [
@@ -118,14 +118,14 @@ def section(results: dict[str, Any]) -> str:
     ]
     failed = runs[-1]["failed"]
     if failed:
-        lines += ["", f"{failed} of the recordings are cut short, and learned as far as they go."]
+        lines += ["", f"{failed} of the recordings are truncated, and learned as far as they go."]
     lines += [
         "",
-        "![Frames a second and memory against hours of music](figures/scale.png)",
+        "![Frames per second and memory against hours of music](figures/scale.png)",
         "",
         "### What a year of audio costs",
         "",
-        "| where | a year takes | how this is known |",
+        "| where | time for a year of audio | based on |",
         "|---|---|---|",
     ]
     lines += [f"| {where} | {took} | {how} |" for where, took, how in year(results)]
@@ -137,39 +137,39 @@ def year(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     rows = [
         (
             f"this machine, {results['machine']['cores']} cores",
-            duration(HOURS_A_YEAR / speed(longest)),
+            duration(HOURS_PER_YEAR / speed(longest)),
             f"{longest['hours']:.1f} hours measured, from files, at constant memory",
         )
     ]
-    streaming, cluster, card = (kept(name) for name in ("streaming", "cluster", "gpu"))
+    streaming, cluster, gpu = (kept(name) for name in ("streaming", "cluster", "gpu"))
     if streaming:
         row = max(
             (row for row in streaming["commands"] if row["command"] == "learn"),
             key=lambda row: row["hours"],
         )
-        how = f"{row['hours']:.0f} hours of flac, which is quicker to decode"
-        rows.append(("the same from flac", duration(HOURS_A_YEAR / row["x_real_time"]), how))
+        how = f"{row['hours']:.0f} hours of FLAC, which is faster to decode"
+        rows.append(("the same from FLAC", duration(HOURS_PER_YEAR / row["x_real_time"]), how))
     if cluster:
         many = cluster["simulated"]
         how = "simulated from the measured cost of every part"
         where = f"a cluster of {many['n_workers']} workers of one thread"
-        rows.append((where, duration(HOURS_A_YEAR / many["x_real_time"]), how))
-    on_card = card and card_row(card, results)
-    if on_card:
-        rows.append(on_card)
+        rows.append((where, duration(HOURS_PER_YEAR / many["x_real_time"]), how))
+    on_gpu = gpu and gpu_row(gpu, results)
+    if on_gpu:
+        rows.append(on_gpu)
     return rows
 
 
-def card_row(card: dict[str, Any], results: dict[str, Any]) -> tuple[str, str, str] | None:
+def gpu_row(gpu: dict[str, Any], results: dict[str, Any]) -> tuple[str, str, str] | None:
     wanted = results["settings"]["n_components"]
-    measured = card.get("end_to_end", {}).get("rows", [])
+    measured = gpu.get("end_to_end", {}).get("rows", [])
     rows = [row for row in measured if row["n_components"] == wanted]
     if not rows:
         return None
     row = max(rows, key=lambda row: row["hours"])
-    hours = HOURS_A_YEAR * row["seconds"] / row["hours"] / 3600
+    hours = HOURS_PER_YEAR * row["seconds"] / row["hours"] / 3600
     how = f"{row['hours']} hours measured, from samples in memory; decoding has to keep up"
-    return f"one {card['card']['name']}", duration(hours), how
+    return f"one {gpu['gpu']['name']}", duration(hours), how
 
 
 def kept(name: str) -> dict[str, Any] | None:
@@ -195,7 +195,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=100)
     left, right = figure.subplots(1, 2)
     left.plot(hours, [run["frames"] / run["seconds"] for run in runs], "o-", color="#d55e00")
-    left.set_ylabel("frames a second, decoding included")
+    left.set_ylabel("frames per second, decoding included")
     right.plot(hours, [run["peak_mb"] for run in runs], "o-", color="#d55e00",
                label="peak of the whole process")  # fmt: skip
     right.plot(hours, [run["imports_mb"] for run in runs], "o:", color="#777777",
@@ -210,9 +210,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
         axes.set_xlabel("hours of music learned in one pass")
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(
-        "Learning from files in one pass: how fast, and in how much memory", fontsize=12
-    )
+    figure.suptitle("Learning from files in one pass: speed and memory", fontsize=12)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 

@@ -2,9 +2,10 @@
 
     python benchmarks/streaming.py [--hours 10] [--sr 22050]
 
-The recordings are scenes of our own in flac. Ten minutes and ten hours are learned and separated by
-the command itself in processes of their own; their peak resident memory is what the system counted.
-Decoding, STFT and learning are also timed apart. Writes benchmarks/results/streaming.json.
+The recordings are synthetic scenes in FLAC. Ten minutes and ten hours are learned from and
+separated by the command itself, in processes of their own; peak resident memory is what the system
+counts for them. Decoding, STFT and learning are also timed separately. Writes
+benchmarks/results/streaming.json.
 """
 
 from __future__ import annotations
@@ -21,26 +22,27 @@ from pathlib import Path
 
 import numpy as np
 
-from ondes import OnlineISNMF
+from ondes import AudioSettings, OnlineNMF, Stft
 from ondes.scene import make_scene
-from ondes.signal.audio import open_blocks, write_audio
-from ondes.signal.batches import Batches
-from ondes.signal.stft import Stft, power
+from ondes.signal.audio_writer import write_audio
+from ondes.signal.batches import frame_batches
+from ondes.signal.power_frames import power_frames
+from ondes.signal.recordings import open_blocks
 
 RESULTS = Path(__file__).parent / "results" / "streaming.json"
-MINUTES_A_FILE = 10
+MINUTES_PER_FILE = 10
 N_COMPONENTS = 32
 
 
 def write_recordings(folder: Path, sr: int, hours: float) -> list[Path]:
     """Ten-minute recordings; beyond the second they are further names of the first two."""
     paths = []
-    for number in range(round(hours * 60 / MINUTES_A_FILE)):
+    for number in range(round(hours * 60 / MINUTES_PER_FILE)):
         path = folder / f"{number:03d}.flac"
         if number < 2:
             pieces = [
-                make_scene(24.0, sr, seed=1000 * number + piece).mixture
-                for piece in range(MINUTES_A_FILE * 60 // 24)
+                make_scene(24.0, sr, random_state=1000 * number + piece).mixture
+                for piece in range(MINUTES_PER_FILE * 60 // 24)
             ]
             write_audio(path, pieces, sr)
         else:
@@ -49,7 +51,7 @@ def write_recordings(folder: Path, sr: int, hours: float) -> list[Path]:
     return paths
 
 
-# A process inherits the peak of the one that starts it, so a small one has to.
+# The system counts what a process inherits from the one that starts it, so a small one has to.
 LAUNCHER = """
 import json, os, sys, time
 start = time.perf_counter()
@@ -79,22 +81,21 @@ def seconds_of(iterable: Iterable[object]) -> float:
 
 
 def parts(path: Path, sr: int) -> dict[str, float]:
-    """Each stage alone, in one thread but for learning, as multiples of real time."""
-    seconds = MINUTES_A_FILE * 60
-    blocks = list(open_blocks(path, sr=sr))
-    stream = Stft().stream()
-    frames = np.concatenate([power(stream.push(block)) for block in blocks])
-    model = OnlineISNMF(N_COMPONENTS, random_state=0, n_jobs=-1)
+    """Each stage by itself, in one thread except for learning, as multiples of real time."""
+    seconds = MINUTES_PER_FILE * 60
+    blocks = [block[:, 0] for block in open_blocks(path, sr=sr)]
+    frames = np.concatenate(list(power_frames(blocks, Stft())))
+    estimator = OnlineNMF(N_COMPONENTS, random_state=0, n_jobs=-1)
     learning = time.perf_counter()
-    model.partial_fit(frames)
+    estimator.partial_fit(frames)
     learning = time.perf_counter() - learning
-    stream.reset()
     return {
         "decode flac": seconds / seconds_of(open_blocks(path, sr=sr)),
         "decode and resample to half the rate": seconds
         / seconds_of(open_blocks(path, sr=sr // 2)),
-        "STFT and power": seconds / seconds_of(power(stream.push(block)) for block in blocks),
-        "decode, STFT and shuffle": seconds / seconds_of(Batches([path], Stft(), sr, 100)),
+        "STFT and power": seconds / seconds_of(power_frames(blocks, Stft())),
+        "decode, STFT and shuffle": seconds
+        / seconds_of(frame_batches([path], AudioSettings(sr, Stft()), 100)),
         "learn": seconds / learning,
     }  # fmt: skip
 
@@ -103,7 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", type=float, default=10.0)
     parser.add_argument("--sr", type=int, default=22050)
-    parser.add_argument("--folder", type=Path, help="where to put the recordings for a while")
+    parser.add_argument("--folder", type=Path, help="where to put the recordings meanwhile")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
@@ -111,7 +112,7 @@ def main() -> None:
         stages = parts(paths[0], options.sr)
         rows = []
         for files in (paths[:1], paths):
-            hours = len(files) * MINUTES_A_FILE / 60
+            hours = len(files) * MINUTES_PER_FILE / 60
             model = str(folder / "model.ondes")
             learned = run_command(
                 ["learn", *map(str, files), "-k", str(N_COMPONENTS), "--sr", str(options.sr),
@@ -120,7 +121,7 @@ def main() -> None:
             rows.append({"command": "learn", "hours": hours, **learned})
         long = folder / "long.wav"
         for files in (paths[:1], paths):
-            hours = len(files) * MINUTES_A_FILE / 60
+            hours = len(files) * MINUTES_PER_FILE / 60
             blocks = (block for path in files for block in open_blocks(path))
             write_audio(long, blocks, options.sr, subtype="PCM_16", force=True)
             separated = run_command(

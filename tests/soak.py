@@ -1,11 +1,11 @@
-"""Hours of sound through `learn` while other threads separate: nothing may grow or get lost.
+"""Hours of audio through `ondes.learn` while another thread separates: nothing may leak.
 
     python tests/soak.py --hours 10
 
-The stream is endless and synthetic: tones, noise, silence and jumps of level in random order. All
-along, another thread of the same process separates a recording again and again, and each time must
-get the same samples. Memory, descriptors, threads and the running divergence are looked at all the
-while; the verdict is printed, and the exit status is 1 if anything grew, got lost or went astray.
+The stream is synthetic: tones, noise, silence and jumps of level in random order. Meanwhile another
+thread of the same process separates a recording again and again, and must get the same samples each
+time. Memory, descriptors, threads and the divergence are measured all the time; the result is
+printed, and the exit status is 1 if anything grew or leaked.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ import numpy as np
 import ondes
 from ondes.learning import LearningProgress
 from ondes.scene import make_scene
-from ondes.signal.audio import RawFormat, write_audio
+from ondes.signal.audio_writer import write_audio
 
 SR = 22050
-RAW = RawFormat(SR, 1, "s16le")
+RAW = ondes.RawFormat(SR, 1, "s16le")
 N_COMPONENTS = 16
-SAMPLES_A_RUN, LEAST_SAMPLES = 1000, 10  # how often memory and the rest are looked at
+SAMPLES_PER_RUN, LEAST_SAMPLES = 1000, 10  # how often memory and the rest are measured
 MAX_GROWTH = 0.05  # of resident memory, from the second tenth of the run to the last
-# Allocators take minutes of sound to settle: of a shorter run the memory says nothing.
+# Allocators take minutes of audio to settle: the memory of a shorter run means nothing.
 LEAST_HOURS_FOR_MEMORY = 1.0
-MAX_DIVERGENCE_RATIO = 2.0  # between the same two tenths: the stream is the same all along
+MAX_DIVERGENCE_RATIO = 2.0  # between the same two tenths: the stream does not change
 
 
-class EndlessSound:
-    """A binary stream of seconds that were made once and come in random order."""
+class SyntheticStream:
+    """A binary stream of seconds that were generated once and come in random order."""
 
     def __init__(self, seconds: float, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
@@ -61,7 +61,7 @@ class EndlessSound:
         return taken
 
     def end(self) -> None:
-        """Let nothing come after what was read, by whatever thread."""
+        """Give nothing more, whichever thread reads."""
         self._is_over = True
 
 
@@ -79,7 +79,7 @@ def _block(kind: int, rng: np.random.Generator) -> bytes:
 class Separations(threading.Thread):
     """Separates one recording again and again; `failure` says what went wrong, if anything."""
 
-    def __init__(self, path: Path, models: dict[str, ondes.OnlineISNMF]) -> None:
+    def __init__(self, path: Path, models: dict[str, ondes.Dictionary]) -> None:
         super().__init__(daemon=True)
         self._path, self._models = path, models
         self._asked_to_stop = threading.Event()
@@ -92,12 +92,12 @@ class Separations(threading.Thread):
             try:
                 if self._digest() != self._expected:
                     self.failure = f"separation {self.count} gave other samples than the first"
-            except Exception as error:  # a thread's failure must be heard of
+            except Exception as error:  # a thread's failure must be reported
                 self.failure = f"separation {self.count} raised {error!r}"
             self.count += 1
 
     def stop(self) -> None:
-        """Wait until the last one is done."""
+        """Wait until the current one is done."""
         self._asked_to_stop.set()
         self.join()
 
@@ -111,7 +111,7 @@ class Separations(threading.Thread):
 
 @dataclass(frozen=True)
 class Sample:
-    """The process at one moment of the stream."""
+    """The process at one moment of the stream; the divergence is that since the last sample."""
 
     hours: float
     rss_mib: float
@@ -121,7 +121,7 @@ class Sample:
 
 
 def sample(hours: float, divergence: float) -> Sample:
-    """Look at this process."""
+    """Measure this process."""
     n_pages = int(Path("/proc/self/statm").read_text().split()[1])
     rss = n_pages * os.sysconf("SC_PAGE_SIZE") / 2**20
     own = Path("/proc/self")
@@ -130,7 +130,7 @@ def sample(hours: float, divergence: float) -> Sample:
 
 
 def _sample_at_rest(n_threads: int, last: Sample) -> Sample:
-    """A thread that was joined is in the system's list for a moment more."""
+    """A thread that was joined stays in the system's list for a moment."""
     for _ in range(100):
         after = sample(last.hours, last.divergence)
         if after.n_threads <= n_threads:
@@ -140,12 +140,12 @@ def _sample_at_rest(n_threads: int, last: Sample) -> Sample:
 
 
 def soak(hours: float, seconds: float = math.inf) -> dict[str, object]:
-    """Run so many hours of sound, or so many seconds by the clock, and judge."""
+    """Learn from so many hours of audio, or for so many seconds by the clock, and judge."""
     with tempfile.TemporaryDirectory() as folder:
         scene = make_scene(3.0, SR)
         path = Path(folder, "mixture.wav")
         write_audio(path, [scene.mixture], SR)
-        models = {name: _learned(EndlessSound(20, seed), seed) for seed, name in enumerate("ab")}
+        models = {name: _learned(SyntheticStream(20, seed), seed) for seed, name in enumerate("ab")}
         separations = Separations(path, models)
         before = sample(0.0, 0.0)
         separations.start()
@@ -158,32 +158,46 @@ def soak(hours: float, seconds: float = math.inf) -> dict[str, object]:
         "hours": after.hours,
         "seconds": took,
         "separations": separations.count,
-        "descriptors_lost": after.n_descriptors - before.n_descriptors,
-        "threads_lost": after.n_threads - before.n_threads,
+        "descriptors_leaked": after.n_descriptors - before.n_descriptors,
+        "threads_leaked": after.n_threads - before.n_threads,
         **_judged(samples, after, before, separations.failure),
         "samples": [asdict(each) for each in samples],
     }
 
 
-def _learned(stream: EndlessSound, seed: int) -> ondes.OnlineISNMF:
-    return ondes.learn(stream, N_COMPONENTS, sr=SR, raw=RAW, seed=seed)
+def _learned(stream: SyntheticStream, seed: int) -> ondes.Dictionary:
+    return ondes.learn(stream, N_COMPONENTS, sr=SR, raw=RAW, random_state=seed)
 
 
 def _stream(hours: float, end: float) -> list[Sample]:
     samples: list[Sample] = []
-    sound = EndlessSound(3600 * hours, seed=7)
+    stream = SyntheticStream(3600 * hours, seed=7)
+
+    last = (0, 0.0)
 
     def look(progress: LearningProgress) -> None:
+        nonlocal last
         done = progress.seconds_done / 3600
-        if not samples or done >= samples[-1].hours + hours / SAMPLES_A_RUN:
-            samples.append(sample(done, progress.divergence))
+        if not samples or done >= samples[-1].hours + hours / SAMPLES_PER_RUN:
+            now = progress.n_frames, progress.divergence
+            samples.append(sample(done, _divergence_between(last, now)))
+            last = now
         if time.monotonic() > end:
-            sound.end()
+            stream.end()
 
-    ondes.learn(sound, N_COMPONENTS, sr=SR, raw=RAW, progress=look)
+    ondes.learn(stream, N_COMPONENTS, sr=SR, raw=RAW, progress=look)
     if len(samples) < LEAST_SAMPLES:
         raise SystemExit("The run was too short to judge; give it more hours or seconds.")
     return samples
+
+
+def _divergence_between(last: tuple[int, float], now: tuple[int, float]) -> float:
+    """The mean of the frames in between: the average so far weighs frame s of t by s / t."""
+    (n_last, average_last), (n_now, average_now) = last, now
+    if n_now == n_last:
+        return average_now
+    total = n_now**2 * average_now - n_last**2 * average_last
+    return total / (n_now**2 - n_last**2)
 
 
 def _judged(
@@ -197,11 +211,11 @@ def _judged(
     if after.hours >= LEAST_HOURS_FOR_MEMORY and rss[1] > (1 + MAX_GROWTH) * rss[0]:
         wrong.append(f"memory grew from {rss[0]:.1f} to {rss[1]:.1f} MiB")
     if after.n_descriptors > before.n_descriptors:
-        wrong.append(f"{after.n_descriptors - before.n_descriptors} descriptors were lost")
+        wrong.append(f"{after.n_descriptors - before.n_descriptors} descriptors leaked")
     if after.n_threads > before.n_threads:
-        wrong.append(f"{after.n_threads - before.n_threads} threads were left")
+        wrong.append(f"{after.n_threads - before.n_threads} threads were left over")
     if not all(0 < each.divergence < math.inf for each in samples):
-        wrong.append("the divergence left its bounds")
+        wrong.append("the divergence is not a positive number")
     elif divergence[1] > MAX_DIVERGENCE_RATIO * divergence[0]:
         wrong.append(f"the divergence grew from {divergence[0]:.3f} to {divergence[1]:.3f}")
     return {"rss_mib": rss, "divergence": divergence, "wrong": wrong}
@@ -209,19 +223,21 @@ def _judged(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--hours", type=float, default=10.0, help="of simulated sound")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
-    parser.add_argument("--json", type=Path, default=Path("build/soak.json"), help="all figures")
+    parser.add_argument("--hours", type=float, default=10.0, help="of synthetic audio")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="stop after this time")
+    parser.add_argument(
+        "--json", type=Path, default=Path("build/soak.json"), help="where all figures go"
+    )
     given = parser.parse_args()
     result = soak(given.hours, given.seconds)
     given.json.parent.mkdir(parents=True, exist_ok=True)
     given.json.write_text(json.dumps(result, indent=1) + "\n")
     (early, late), (was, is_now) = result["rss_mib"], result["divergence"]
     print(
-        f"{result['hours']:.2f} h of sound in {result['seconds']:.0f} s, "
+        f"{result['hours']:.2f} h of audio in {result['seconds']:.0f} s, "
         f"{result['separations']} separations beside it; resident memory {early:.1f} MiB in the "
         f"second tenth and {late:.1f} MiB in the last ({late / early - 1:+.1%}); "
-        f"{result['descriptors_lost']} descriptors and {result['threads_lost']} threads lost; "
+        f"leaked: {result['descriptors_leaked']} descriptors, {result['threads_leaked']} threads; "
         f"divergence {was:.3f} and {is_now:.3f}"
     )
     for what in result["wrong"]:

@@ -427,13 +427,14 @@ def process(*arguments):
             started.kill()
 
 
-def scheduler(port):
-    return process("-m", "distributed.cli.dask_scheduler", "--port", port, "--no-dashboard")
+def scheduler(port, protocol="tcp"):
+    options = ("--host", "127.0.0.1", "--protocol", protocol, "--no-dashboard")
+    return process("-m", "distributed.cli.dask_scheduler", "--port", port, *options)
 
 
-def worker(port):
+def worker(port, protocol="tcp"):
     options = ("--nthreads", 1, "--no-dashboard", "--no-nanny")
-    return process("-m", "distributed.cli.dask_worker", f"tcp://127.0.0.1:{port}", *options)
+    return process("-m", "distributed.cli.dask_worker", f"{protocol}://127.0.0.1:{port}", *options)
 
 
 def free_port():
@@ -465,6 +466,27 @@ def test_a_scheduler_may_restart_between_rounds(recordings, expected):
         with pytest.warns(RuntimeWarning, match="went away; waiting for it"):
             found = learn_on(f"tcp://127.0.0.1:{port}", recordings, progress=At(0.75, do=restart))
     assert same(found, expected)
+
+
+def test_a_cluster_with_certificates_is_used_by_its_address(
+    recordings, expected, tmp_path, monkeypatch
+):
+    """As in docs/operations.md: Dask's settings say where the certificates are."""
+    made = Security.temporary()
+    pems = {"ca": made.tls_ca_file, "cert": made.tls_worker_cert, "key": made.tls_worker_key}
+    for name, pem in pems.items():
+        (tmp_path / name).write_text(pem)
+    settings = {"require-encryption": "true", "tls.ca-file": str(tmp_path / "ca")}
+    for role in ("scheduler", "worker", "client"):
+        settings |= {f"tls.{role}.{each}": str(tmp_path / each) for each in ("cert", "key")}
+    for name, value in settings.items():
+        variable = name.upper().replace(".", "__").replace("-", "_")
+        monkeypatch.setenv(f"DASK_DISTRIBUTED__COMM__{variable}", value)
+    settings = {f"distributed.comm.{name}": value for name, value in settings.items()}
+    port = free_port()
+    with scheduler(port, "tls"), worker(port, "tls"), dask.config.set(settings):
+        wait_for(port)
+        assert same(learn_on(f"tls://127.0.0.1:{port}", recordings), expected)
 
 
 DRIVER = """

@@ -313,7 +313,7 @@ def test_excerpt_in_words() -> None:
 @pytest.fixture(scope="module")
 def toy() -> Sources:
     rows = np.random.default_rng(0).dirichlet(np.ones(33), size=4)
-    return Sources(rows, np.array([0, 0, 1, 1]), ("low", "high"), SR, Stft(64, 16))
+    return Sources(rows, np.array([0, 0, 1, 1]), ("low", "high"), AudioSettings(SR, Stft(64, 16)))
 
 
 def stereo_noise(n: int = 2000) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -379,13 +379,13 @@ def test_dictionaries_are_described_with_their_history(toy: Sources) -> None:
 
 def test_an_excerpt_is_read_at_the_given_rate_and_place(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", stereo_noise(SR), SR, subtype="FLOAT")
-    samples, total = read_excerpt(tmp_path / "a.wav", SR, start=0.25, seconds=0.5)
+    samples, total = read_excerpt(tmp_path / "a.wav", SR, start=0.25, end=0.75)
     np.testing.assert_array_equal(samples, stereo_noise(SR)[SR // 4 : 3 * SR // 4])
     assert total == 1
-    samples, _ = read_excerpt(tmp_path / "a.wav", SR // 2, start=0.5, seconds=9)
+    samples, _ = read_excerpt(tmp_path / "a.wav", SR // 2, start=0.5, end=9.5)
     assert samples.shape == (SR // 4, 2)
     with pytest.raises(FileError, match=r"a\.wav: ends before 2 s\."):
-        read_excerpt(tmp_path / "a.wav", SR, start=2, seconds=1)
+        read_excerpt(tmp_path / "a.wav", SR, start=2, end=3)
 
 
 # ---- the file -----------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def toy_sources(n_sources=2, stft=SHORT_FRAMES):
     rows = rng.gamma(0.5, size=(2 * n_sources, stft.n_bins)) + 1e-6
     rows /= rows.sum(axis=1, keepdims=True)
     names = tuple(f"source {i}" for i in range(n_sources))
-    return Sources(rows, np.repeat(np.arange(n_sources), 2), names, SR, stft)
+    return Sources(rows, np.repeat(np.arange(n_sources), 2), names, AudioSettings(SR, stft))
 
 
 def learned(samples, audio, n_components):
@@ -306,7 +306,7 @@ def test_free_components_learn_a_noise_without_a_dictionary():
 def test_free_components_follow_a_noise_that_changes():
     rng = np.random.default_rng(0)
     known, before, after = rng.gamma(0.5, size=(3, 17)) + 1e-3
-    sources = Sources(known[None] / known.sum(), np.zeros(1, int), ("a",), 800, SHORT_FRAMES)
+    sources = Sources(known[None] / known.sum(), np.zeros(1, int), ("a",), AudioSettings(800, SHORT_FRAMES))
     free = FreeComponents(sources, 1, "rest", random_state=0)
 
     def learn(unknown):
@@ -445,7 +445,7 @@ def test_a_damaged_file_is_separated_up_to_the_damage_and_then_an_error(monkeypa
             yield np.ones((3000, 1), np.float32)
             raise FileError("mix.wav", "is cut short")
 
-    monkeypatch.setattr("ondes.separation.separator.open_blocks", lambda *_, **__: Damaged())
+    monkeypatch.setattr("ondes.separation.separator.open_excerpt", lambda *_, **__: Damaged())
     lengths = []
     blocks = (len(block["source 0"]) for block in separate_file("mix.wav", toy_sources()))
     with pytest.raises(FileError, match="cut short"):
@@ -502,7 +502,7 @@ def test_what_cannot_be_separated_is_refused_in_one_sentence(toy):
         ("same name", lambda: Separator({"rest": toy}, n_free=1)),
         ("same name", lambda: Separator({"a": toy}, residual="a")),
         ("each of them once", lambda: Sources.from_groups(toy, ("a", "a", "b"))),
-        ("17 bins and the STFT 9", lambda: replace(toy_sources(), stft=Stft(16))),
+        ("17 bins and the STFT 9", lambda: replace(toy_sources(), audio=AudioSettings(SR, Stft(16)))),
         ("cannot be inverted", lambda: Separator(toy_sources(stft=Stft(32, 32)))),
         (r"\(n, n_channels\)", lambda: separate(np.zeros((2, 2, 2)), toy_sources(), sr=SR)),
         (r"\(n, n_channels\)", lambda: separate(np.zeros((2, 0)), toy_sources(), sr=SR)),

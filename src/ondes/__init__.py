@@ -28,13 +28,15 @@ _MODULES = {
     "Solver": "nmf.problem",
     "Statistics": "nmf.statistics",
     "Stft": "signal.stft",
+    "TrainedSeparator": "trained",
     "discover_sources": "discovery",
     "itakura_saito": "nmf.divergence",
     "learn": "learning",
-    "load": "dictionary",
+    "load": "loading",
     "read": "signal.recordings",
     "separate": "separation.separator",
     "separate_file": "separation.separator",
+    "train": "trained",
 }
 
 __all__ = sorted(_MODULES)

@@ -11,17 +11,17 @@ import soxr
 from numpy.typing import ArrayLike, NDArray
 
 from ondes.history import TrainingHistory
-from ondes.model_file import SavedModel, load_model, save_model
+from ondes.model_file import SavedModel, save_model
 from ondes.nmf.divergence import Array
 from ondes.nmf.estimator import OnlineNMF
 from ondes.separation import separate
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.batches import frame_batches
-from ondes.signal.power_frames import power_frames
 from ondes.signal.recordings import RawFormat, find_recordings, open_blocks
+from ondes.signal.spectral_frames import spectral_frames
 from ondes.training_run import RecordingInputs, TrainingRun
 
-__all__ = ["Dictionary", "load"]
+__all__ = ["Dictionary"]
 
 FRAMES_SCORED_AT_ONCE = 1024
 
@@ -50,9 +50,9 @@ class Dictionary:
     >>> noise = np.random.default_rng(0).standard_normal(16000).astype(np.float32)
     >>> dictionary = ondes.learn(noise, 4, sr=8000)
     >>> dictionary.components.shape
-    (4, 257)
+    (4, 2049)
     >>> dictionary.transform(noise).shape
-    (64, 4)
+    (19, 4)
     """
 
     def __init__(
@@ -214,39 +214,9 @@ class Dictionary:
         audio = self._audio
         if isinstance(recording, (str, Path)) or hasattr(recording, "read"):
             with open_blocks(recording, sr=audio.sr, raw=raw) as blocks:
-                yield from power_frames(blocks, audio.stft)
+                yield from spectral_frames(blocks, audio)
             return
         samples = np.asarray(recording, dtype=np.float32)
         if sr is not None and sr != audio.sr:
             samples = soxr.resample(samples, sr, audio.sr)
-        yield from power_frames([samples], audio.stft)
-
-
-def load(path: str | Path) -> Dictionary:
-    """Read a dictionary from a file; it continues learning exactly where it stopped.
-
-    Parameters
-    ----------
-    path : str or Path
-
-    Returns
-    -------
-    Dictionary
-
-    Raises
-    ------
-    FileError
-        Where the file is missing, damaged, truncated, from a newer ondes, or not a model.
-
-    Examples
-    --------
-    >>> import tempfile, numpy as np
-    >>> import ondes
-    >>> noise = np.random.default_rng(0).standard_normal(8000).astype(np.float32)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     ondes.learn(noise, 4, sr=8000).save(f"{folder}/noise.ondes")
-    ...     dictionary = ondes.load(f"{folder}/noise.ondes")
-    >>> dictionary.audio.sr
-    8000
-    """
-    return Dictionary(*load_model(path))
+        yield from spectral_frames([samples], audio)

@@ -17,8 +17,8 @@ from ondes.nmf.encoding import Compute
 from ondes.nmf.penalties import GroupLog
 from ondes.separation.grouping import group_components
 from ondes.signal.audio_settings import AudioSettings
-from ondes.signal.power_frames import power_frames
 from ondes.signal.recordings import RawFormat, open_blocks, probe
+from ondes.signal.spectral_frames import spectral_frames
 from ondes.signal.stft import Stft
 
 __all__ = ["discover_sources", "source_names"]
@@ -121,9 +121,9 @@ def source_names(n_sources: int) -> tuple[str, ...]:
 def _frames(
     recording: str | Path | Array, audio: AudioSettings, raw: RawFormat | None
 ) -> Iterator[Array]:
-    """Power frames of the whole mixture in the order of time, silent ones included."""
+    """Frames of the whole mixture in the order of time, silent ones included."""
     if isinstance(recording, np.ndarray):
-        yield from power_frames([recording], audio.stft)
+        yield from spectral_frames([recording], audio)
     else:
         with open_blocks(recording, sr=audio.sr, raw=raw) as blocks:
-            yield from power_frames(blocks, audio.stft)
+            yield from spectral_frames(blocks, audio)

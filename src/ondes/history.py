@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["TrainingHistory"]
+__all__ = ["SeparatorHistory", "TrainingHistory"]
 
 Array = NDArray[Any]
 
@@ -75,3 +75,39 @@ class TrainingHistory:
         share = (self.n_frames / total) ** 2  # the weights s of the frames so far, of all
         average = share * self.divergence + (1 - share) * divergence
         return replace(self, n_frames=total, divergence=average)
+
+
+@dataclass(frozen=True)
+class SeparatorHistory:
+    """How a separator was trained; one value per source where it says so.
+
+    Attributes
+    ----------
+    n_files : tuple of int
+        Recordings of each source.
+    seconds : tuple of float
+        Seconds of audio of each source that were in use at the end.
+    si_sdr : tuple of float
+        Decibels, of each source, on mixtures of recordings that were held out.
+    n_updates : int
+    stopped_by : str or None
+        ``"SIGINT"`` or ``"SIGTERM"`` where training was interrupted.
+
+    Examples
+    --------
+    >>> SeparatorHistory(si_sdr=(9.5, 9.0)).si_sdr
+    (9.5, 9.0)
+    """
+
+    n_files: tuple[int, ...] = ()
+    seconds: tuple[float, ...] = ()
+    si_sdr: tuple[float, ...] = ()
+    n_updates: int = 0
+    stopped_by: str | None = None
+
+    def __post_init__(self) -> None:
+        numbers = (*self.n_files, *self.seconds, *self.si_sdr, self.n_updates)
+        if not all(isinstance(each, (int, float)) and math.isfinite(each) for each in numbers):
+            raise ValueError("its history has entries that are not numbers")
+        if not isinstance(self.stopped_by, (str, type(None))):
+            raise ValueError("a name in its history is not text")

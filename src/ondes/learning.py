@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ondes.dictionary import Dictionary
 from ondes.errors import FileError
 from ondes.nmf.estimator import OnlineNMF
+from ondes.presets import settings_of
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.recordings import RawFormat
 from ondes.signal.stft import Stft
@@ -24,16 +25,20 @@ __all__ = ["LearningProgress", "learn"]
 
 def learn(
     recordings: RecordingInputs,
-    n_components: int = 32,
+    n_components: int | None = None,
     *,
-    sr: int = 22050,
-    n_fft: int = 512,
+    preset: str = "separation",
+    sr: int | None = None,
+    n_fft: int | None = None,
     hop_length: int | None = None,
     window: str = "hann",
+    spectrum: str | None = None,
+    beta_loss: str | float | None = None,
+    sparsity: float | None = None,
     n_passes: int = 1,
     random_state: int = 0,
     top_db: float | None = 60.0,
-    batch_size: int = 128,
+    batch_size: int | None = None,
     raw: RawFormat | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: float = EVERY_S,
@@ -54,12 +59,21 @@ def learn(
     recordings : str, Path, binary stream, array, or iterable of str, Path or arrays
         Files, folders and globs, in any order; ``-`` for standard input; or samples in memory at
         `sr`, of shape (n,) or (n, n_channels), float32 or int16.
-    n_components : int
-        Spectra in the dictionary.
-    sr : int
-        Sampling rate in Hz; recordings are resampled to it.
+    n_components : int, optional
+        Spectra in the dictionary; 128 by default.
+    preset : {"separation", "paper"}
+        The defaults of the other settings: those that separate real recordings best, or the paper
+        of Lefèvre, Bach and Févotte (2011), which has the Itakura-Saito divergence of power.
+    sr : int, optional
+        Sampling rate in Hz that recordings are resampled to; 16000 by default. Mixtures of any
+        rate can be separated.
     n_fft, hop_length, window
-        Of the short-time Fourier transform; see `Stft`. Several channels count by their mean power.
+        Of the short-time Fourier transform; see `Stft`. By default 4096 and a quarter of `n_fft`.
+        Several channels count by their mean power.
+    spectrum : {"magnitude", "power"}, optional
+        What a frame holds; magnitude by default.
+    beta_loss, sparsity
+        As of `OnlineNMF`; by default "kullback-leibler" and 2.
     n_passes : int
         How often to go through all recordings.
     random_state : int
@@ -67,8 +81,8 @@ def learn(
     top_db : float or None
         Frames more than this many decibels below the loudest one so far of their recording are
         left out; None keeps all.
-    batch_size : int
-        Frames per update of the dictionary.
+    batch_size : int, optional
+        Frames per update of the dictionary; 128 by default.
     raw : RawFormat, optional
         Format of samples without a header.
     checkpoint : str or Path, optional
@@ -123,16 +137,22 @@ def learn(
     >>> import ondes
     >>> noise = np.random.default_rng(0).standard_normal(8000).astype(np.float32)
     >>> ondes.learn(noise, 4, sr=8000).components.shape
-    (4, 257)
+    (4, 2049)
     """
-    estimator = OnlineNMF(
-        n_components,
-        batch_size=batch_size,
-        n_passes=n_passes,
-        random_state=random_state,
-        **settings,
-    )
-    audio = AudioSettings(sr, Stft(n_fft, hop_length, window), top_db)
+    given = {
+        "n_components": n_components,
+        "sr": sr,
+        "n_fft": n_fft,
+        "hop_length": hop_length,
+        "spectrum": spectrum,
+        "beta_loss": beta_loss,
+        "sparsity": sparsity,
+        "batch_size": batch_size,
+    }
+    chosen = settings_of(preset, given | settings)
+    stft = Stft(chosen.pop("n_fft"), chosen.pop("hop_length"), window)
+    audio = AudioSettings(chosen.pop("sr"), stft, top_db, chosen.pop("spectrum"))
+    estimator = OnlineNMF(n_passes=n_passes, random_state=random_state, **chosen)
     return Dictionary(estimator, audio).learn(
         recordings,
         n_passes=n_passes,

@@ -9,22 +9,24 @@ from ondes import __version__
 from ondes.archive import pack, read_archive, sentence_part, unpack
 from ondes.atomic_file import check_destination, write_atomically
 from ondes.errors import FileError
-from ondes.history import TrainingHistory
+from ondes.history import SeparatorHistory, TrainingHistory
 from ondes.nmf.estimator import OnlineNMF
 from ondes.nmf.fitted_state import FittedState
 from ondes.nmf.forgetting import GrowingMemory, HalfLife, PerPass
 from ondes.nmf.penalties import L1, GroupLog, LogSparsity, Smoothness
 from ondes.nmf.problem import Solver
 from ondes.nmf.statistics import Statistics
+from ondes.nmf.unfolded import UnfoldedWeights
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.stft import Stft
 
-__all__ = ["SavedModel", "load_model", "save_model"]
+__all__ = ["SavedModel", "SavedSeparator", "load_model", "save_model"]
 
 NOT_SAVED = ("n_jobs", "verbose", "callback")  # they change no result
 CLASSES: tuple[type, ...] = (
     *(GrowingMemory, HalfLife, PerPass, GroupLog, L1, LogSparsity, Smoothness),
     *(Solver, Statistics, FittedState, Stft, AudioSettings, TrainingHistory),
+    *(UnfoldedWeights, SeparatorHistory),
 )
 
 
@@ -34,6 +36,15 @@ class SavedModel(NamedTuple):
     estimator: OnlineNMF
     audio: AudioSettings | None
     history: TrainingHistory | None
+
+
+class SavedSeparator(NamedTuple):
+    """The parts of a file with a trained separator."""
+
+    names: tuple[str, ...]
+    audio: AudioSettings
+    weights: UnfoldedWeights
+    history: SeparatorHistory | None
 
 
 def save_model(path: str | Path, model: SavedModel, force: bool = False) -> None:
@@ -120,6 +131,29 @@ def _check_audio(estimator: OnlineNMF, audio: AudioSettings | None) -> None:
             raise ValueError(
                 f"its dictionary has {estimator.n_features_in_} bins, its STFT {n_bins}"
             )
+
+
+def separator_document(separator: SavedSeparator) -> dict[str, Any]:
+    """The content of a file with a trained separator."""
+    written_by = {"written_by": f"ondes {__version__}"}
+    return written_by | {"separator": separator._asdict() | {"names": list(separator.names)}}
+
+
+def separator_of(path: str | Path, document: dict[str, Any]) -> SavedSeparator:
+    """The trained separator in a document; FileError where there is no valid one."""
+    try:
+        parts = document["separator"]
+        names = tuple(of_type(name, str) for name in parts["names"])
+        audio, weights = of_type(parts["audio"], AudioSettings), parts["weights"]
+        of_type(weights, UnfoldedWeights)
+        if weights.n_bins != audio.stft.n_bins or len(set(names)) != weights.n_sources:
+            raise ValueError("its weights do not fit its STFT or its sources")
+        history = parts["history"]
+        if history is not None:
+            of_type(history, SeparatorHistory)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise FileError(path, f"is not a valid separator: {sentence_part(error)}") from error
+    return SavedSeparator(names, audio, weights, history)
 
 
 def of_type(value: Any, kind: type) -> Any:

@@ -1,7 +1,7 @@
-"""Model files and checkpoints to be refused: damage that is sealed with a valid digest.
+"""Damaged model files and checkpoints, most of them with a valid digest.
 
-A flipped byte never gets past the digest, so most of the files made here are taken apart, changed
-inside, and sealed again: what is tested is the reader behind the seal.
+A flipped byte never gets past the digest, so most files made here are taken apart, changed inside,
+and sealed with a new one: what is tested is the reader behind the digest.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Members = list[tuple[str, bytes]]
 
 NAMES = (
     *("", ".", "..", "../../evil.npy", "/etc/passwd", "C:\\evil.npy", "a/b.npy", "x" * 5000),
-    *("ondes.json", "ondes.json/", "\x00.npy", "naïve.npy", "learned.components_.npy"),
+    *("ondes.json", "ondes.json/", "\x00.npy", "naïve.npy", "fitted.components.npy"),
 )
 N_BOMB = 2**22
 
 
 class Landmine:
-    """Says aloud if anything unpickles it: no file may run code."""
+    """Ends the process if anything unpickles it: no file may run code."""
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
         return (exec, ("import os; os.abort()",))
@@ -40,18 +40,19 @@ class Landmine:
 VALUES: tuple[Any, ...] = (
     *(None, True, False, "", "x", "\ud800", "\x1b[31m", "a\nb", [], {}, [[]], 1.5, -1, 0),
     *(1e308, -1e308, 5e-324, 10**30, -(10**30), 10**400, *NUMBERS, float("nan"), float("inf")),
-    *({"$": "array", "member": "learned.components_.npy"}, {"$": "array"}, {"$": ["array"]}),
+    *({"$": "array", "member": "fitted.components.npy"}, {"$": "array"}, {"$": ["array"]}),
     *({"$": "Stft", "n_fft": 10**12}, {"$": "Stft", "window": ["taylor", 10**9]}, {"$": "exec"}),
+    *({"$": "FittedState"}, {"$": "TrainingHistory"}, {"$": "AudioSettings", "sr": 2**31}),
     *({"$": "RandomState"}, {"$": "Landmine"}, {"$": "Solver", "momentum": [0, "x"]}, {"$": None}),
     *([1] * 300, ["k"] * 3, {"a" * 1000: {"$": {}}}, "k-means++", "random", 2**31, [0, 0, 1]),
 )
 
 
 def sealed(members: Members, compression: int = zipfile.ZIP_STORED) -> bytes:
-    """The members as an archive with a digest that is right."""
+    """The members as an archive with a valid digest."""
     buffer = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", compression) as file:
-        warnings.simplefilter("ignore")  # zipfile tells of names that come twice
+        warnings.simplefilter("ignore")  # zipfile warns of duplicate names
         for name, data in members:
             file.writestr(zipfile.ZipInfo(name), data, compression)
         file.comment = archive._DIGEST + bytes(archive._N_HEX)
@@ -59,7 +60,7 @@ def sealed(members: Members, compression: int = zipfile.ZIP_STORED) -> bytes:
 
 
 def resealed(data: bytes) -> bytes:
-    """The same bytes with a digest that is right."""
+    """The same bytes with a valid digest."""
     hashed = data[: -archive._N_HEX]
     return hashed + hashlib.sha256(hashed).hexdigest().encode()
 
@@ -70,7 +71,7 @@ def members_of(data: bytes) -> Members:
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """A file that is damaged somewhere, behind the seal or in front of it."""
+    """A file that is damaged somewhere, before its digest is computed or after."""
     if rng.random() < 0.1:
         return damaged(data, rng)
     if rng.random() < 0.2:
@@ -169,7 +170,7 @@ def _with_other_value(text: bytes, rng: random.Random) -> bytes:
             parent[key] = rng.choice(VALUES)
     try:
         return json.dumps(tree).encode()
-    except (ValueError, RecursionError):  # a tree that holds itself
+    except (ValueError, RecursionError):  # a tree that contains itself
         return text
 
 
@@ -269,7 +270,7 @@ def _many_empty_members(members: Members, rng: random.Random) -> bytes:
 
 
 def _one_member_listed_often(members: Members, rng: random.Random) -> bytes:
-    """A central directory that names the same bytes again and again."""
+    """A central directory that lists the same bytes again and again."""
     data = sealed(members)
     first = data.index(b"PK\x01\x02")
     end = data.index(b"PK\x05\x06")

@@ -1,4 +1,4 @@
-"""Damage that any file can take: bits, cuts, slices moved about, numbers with a reputation."""
+"""Damage for any file: flipped bits, truncation, moved slices, numbers that often break code."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ BYTE_LEVEL: tuple[Callable[[bytes, random.Random], bytes], ...] = (
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
-    """One to four of these, one after the other."""
+    """One to four kinds of damage, one after the other."""
     for _ in range(rng.choice((1, 1, 2, 4))):
         data = rng.choice(BYTE_LEVEL)(data, rng)
     return data

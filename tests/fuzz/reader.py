@@ -1,4 +1,4 @@
-"""A process that reads damaged files and tells what became of each, even if it dies of one."""
+"""A process that reads damaged files, and what happened to each, even if the process crashes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from typing import Any
 
 from targets import TARGETS
 
-CPU_SECONDS = 1.0  # of processor time, so that a busy machine accuses nobody
-WALL_SECONDS = 60.0  # who waits for ever uses no processor at all
-# Ten times the file, beside what a tiny valid file takes too: the decoders' tables and filters,
-# and the buffers for one read of 32768 samples, of up to eight channels, at three times the rate.
+CPU_SECONDS = 1.0  # of processor time, which does not depend on how busy the machine is
+WALL_SECONDS = 60.0  # waiting forever takes no processor time
+# Ten times the file, and what a tiny valid file takes too: the decoders' tables, the resamplers of
+# up to 128 channels, and the buffers of one read.
 MEMORY_FACTOR, MEMORY_BESIDE = 10, 32 * 2**20
-LARGE = 2**16  # bytes: such a file raises the process's peak, and would hide that of the next ones
-ADDRESS_SPACE = 8 * 2**30  # nobody's machine is to suffer
+LARGE = 2**16  # bytes: such a file raises the peak of the process, which would hide later ones
+ADDRESS_SPACE = 8 * 2**30  # so that no machine runs out of memory
 MAX_SENTENCE = 1000
 OUT_OF_MEMORY = ("malloc", "allocat", "memoryerror", "out of memory")
 
@@ -33,7 +33,7 @@ File = tuple[str, bytes]  # the name of a target, and what is in the file
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one file; `wrong` says how it broke the guarantee."""
+    """What happened to one file; `wrong` is how it broke the guarantee, or empty."""
 
     target: str
     is_accepted: bool
@@ -43,7 +43,7 @@ class Verdict:
 
 
 class Reader:
-    """Where the process dies, another takes its place."""
+    """Reads files in a process that is replaced where it crashes."""
 
     def __init__(self, valid: Iterable[File]) -> None:
         self._valid = list(valid)
@@ -58,27 +58,27 @@ class Reader:
         self._folder.cleanup()
 
     def read(self, file: File) -> Verdict:
-        """Read one file, and judge it."""
+        """Read one file."""
         self._connection.send(file)
         try:
             verdict = self._connection.recv()
         except (EOFError, ConnectionResetError):
             self._process.join()
-            verdict = self._verdict_on_death(file[0])
+            verdict = self._verdict_on_crash(file[0])
         if not self._process.is_alive() or verdict.memory > MEMORY_BESIDE or len(file[1]) > LARGE:
             self._stop()
             self._start()
         return verdict
 
-    def _verdict_on_death(self, name: str) -> Verdict:
+    def _verdict_on_crash(self, name: str) -> Verdict:
         code = self._process.exitcode
         is_hang = -code in (signal.SIGPROF, signal.SIGALRM)
-        death = f"exited with {code}" if code >= 0 else f"crashed by {signal.Signals(-code).name}"
-        what, seconds = ("hung", CPU_SECONDS) if is_hang else (death, 0.0)
-        return Verdict(name, False, seconds, 0, f"{what} {self._last_words()}")
+        crash = f"exited with {code}" if code >= 0 else f"crashed by {signal.Signals(-code).name}"
+        what, seconds = ("hung", CPU_SECONDS) if is_hang else (crash, 0.0)
+        return Verdict(name, False, seconds, 0, f"{what} {self._last_place()}")
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("fork")  # a second of imports is saved
+        context = multiprocessing.get_context("fork")  # saves a second of imports
         self._connection, theirs = context.Pipe()
         self._trace = tempfile.TemporaryFile("w+")  # noqa: SIM115  the process writes there
         path = Path(self._folder.name, "damaged.file")
@@ -93,7 +93,7 @@ class Reader:
         self._process.join()
         self._trace.close()
 
-    def _last_words(self) -> str:
+    def _last_place(self) -> str:
         self._trace.seek(0)
         places = [line.strip() for line in self._trace if line.startswith("  File")]
         return f"in {places[0]}" if places else "somewhere"
@@ -103,16 +103,16 @@ def _serve(
     connection: Connection, parents: Connection, trace: Any, path: Path, valid: list[File]
 ) -> None:
     parents.close()
-    silence = os.open(os.devnull, os.O_WRONLY)
-    for number in (1, 2):  # decoders talk
-        os.dup2(silence, number)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):  # decoders print
+        os.dup2(nowhere, number)
     warnings.simplefilter("error")
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable(trace)
     for number in (signal.SIGPROF, signal.SIGALRM):
         faulthandler.register(number, trace, chain=True)
-    for file in valid:  # so that what is loaded but once is no file's fault
+    for file in valid:  # so that what is loaded only once is not counted for any file
         _judged(file, path)
     connection.send("ready")
     while True:
@@ -153,7 +153,7 @@ def _outcome(name: str, path: Path) -> tuple[bool, str]:
         TARGETS[name].read(path)
     except TARGETS[name].error as error:
         return False, _wrong_with(str(error), path)
-    except Exception as error:  # the very thing that is looked for
+    except Exception as error:  # what the fuzzer looks for
         return False, f"raised {type(error).__name__}: {str(error)[:200]!r}"
     return True, ""
 
@@ -173,7 +173,7 @@ def _wrong_with(sentence: str, path: Path) -> str:
 
 
 def _address_space() -> tuple[int, int]:
-    """Bytes of memory that this process has asked for: now, and at the most so far."""
+    """Bytes of memory that this process has allocated: now, and at most so far."""
     lines = Path("/proc/self/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     return 1024 * int(fields["VmSize"].split()[0]), 1024 * int(fields["VmPeak"].split()[0])

@@ -1,8 +1,8 @@
 """Read many damaged files: each is accepted, or refused in one sentence, whatever it holds.
 
 Never another error, a crash, a second of work, a lost descriptor, or memory beyond ten times the
-file: what breaks this is kept in the corpus if it is small. File n depends on the seed and on n
-alone, so a run can be repeated.
+file: what breaks this is kept in the corpus if it is small. File n depends only on the seed and
+n, so a run can be repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ N_SHORTENINGS = 300
 
 
 class DamagedFiles:
-    """Endless, and each again by its number."""
+    """An endless sequence of damaged files, each found again by its number."""
 
     def __init__(self, seed: int, names: list[str]) -> None:
         self._seed = seed
@@ -41,7 +41,7 @@ class DamagedFiles:
 
 
 class Summary:
-    """What a run has seen so far."""
+    """The results of a run so far."""
 
     def __init__(self) -> None:
         self.accepted: Counter[str] = Counter()
@@ -89,8 +89,8 @@ def main() -> int:
             file = files[number]
             verdict = reader.read(file)
             if summary.add(number, verdict):
-                told = f"seed {given.seed} file {number}, {verdict.target}: {verdict.wrong}"
-                print(told, flush=True)
+                found = f"seed {given.seed} file {number}, {verdict.target}: {verdict.wrong}"
+                print(found, flush=True)
                 if len(file[1]) <= LARGE:
                     _keep(_shortened(file, verdict, reader), f"{given.seed}_{number}")
             if sys.stderr.isatty() and number % 500 == 0:
@@ -100,7 +100,7 @@ def main() -> int:
 
 
 def _replay(paths: list[Path]) -> int:
-    """Read files as they are, a line of JSON for each; their folder names the target."""
+    """Read files as they are, with a line of JSON for each; their folder is the target's name."""
     files = {path: (path.parent.name, path.read_bytes()) for path in paths}
     names = list({name for name, _ in files.values()})
     valid = DamagedFiles(0, names).valid
@@ -114,16 +114,16 @@ def _replay(paths: list[Path]) -> int:
 
 
 def _shortened(file: File, verdict: Verdict, reader: Reader) -> File:
-    """What is left of a file that breaks the guarantee in the same way without the rest."""
+    """The file without parts that are not needed to break the guarantee in the same way."""
     name, data = file
-    for _, (first, size) in zip(range(N_SHORTENINGS), _pieces(len(data)), strict=False):
+    for _, (first, size) in zip(range(N_SHORTENINGS), _parts(len(data)), strict=False):
         shorter = data[:first] + data[first + size :]
         if size <= len(data) and _kind(reader.read((name, shorter))) == _kind(verdict):
             data = shorter
     return name, data
 
 
-def _pieces(length: int) -> Iterator[tuple[int, int]]:
+def _parts(length: int) -> Iterator[tuple[int, int]]:
     size = length // 2
     while size:
         yield from ((first, size) for first in reversed(range(0, length, size)))

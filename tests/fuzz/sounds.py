@@ -1,4 +1,4 @@
-"""Recordings to be refused: damaged anywhere, chunks and pages put together wrongly."""
+"""Damaged recordings: anywhere, or with wrong chunks and pages."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _by_ffmpeg(container: str, codec: str, video: str = "") -> bytes:
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
-    """A recording that is damaged somewhere, if it can be in a way its checksums do not see."""
+    """A recording that is damaged somewhere, if possible unnoticed by its checksums."""
     if data[:4] == b"OggS" and rng.random() < 0.8:
         return _with_other_pages(data, rng)
     if data[:4] in CHUNKED and rng.random() < 0.5:

@@ -18,7 +18,8 @@ import numpy as np
 import sounds
 
 import ondes
-from ondes.dictionary import Dictionary, load
+from ondes.dictionary import Dictionary
+from ondes.loading import load
 from ondes.errors import FileError
 from ondes.history import TrainingHistory
 from ondes.model_file import SavedModel

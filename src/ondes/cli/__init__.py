@@ -19,6 +19,7 @@ from ondes.cli.report import report
 from ondes.cli.score import score
 from ondes.cli.separate import separate
 from ondes.cli.terminal import DONE, FAILED, INTERRUPTED, complain
+from ondes.cli.train import train
 from ondes.errors import OndesError
 
 __all__ = ["main", "ondes"]
@@ -53,7 +54,7 @@ def ondes() -> None:
     """  # noqa: D301
 
 
-for _command in (demo, learn, separate, report, score, info, completion):
+for _command in (demo, learn, train, separate, report, score, info, completion):
     ondes.add_command(_command)
 
 

@@ -11,6 +11,7 @@ from ondes.errors import printable
 
 if TYPE_CHECKING:
     from ondes.nmf.estimator import OnlineNMF
+    from ondes.trained import TrainedSeparator
 
 PACKAGES = ("numpy", "scipy", "scikit-learn", "soundfile", "soxr", "click", "rich")
 EXTRAS = {
@@ -40,9 +41,12 @@ def info(model: str | None, system: bool, as_json: bool) -> None:
 
 
 def _model(path: str) -> dict[str, Any]:
-    from ondes.dictionary import load
+    from ondes.loading import load
+    from ondes.trained import TrainedSeparator
 
     dictionary = load(path)
+    if isinstance(dictionary, TrainedSeparator):
+        return _separator(path, dictionary)
     facts: dict[str, Any] = {
         "model": path,
         "n_components": dictionary.n_components,
@@ -59,6 +63,25 @@ def _model(path: str) -> dict[str, Any]:
         facts |= {"n_files": history.n_files, "n_failed": history.n_failed}
         facts |= {"stopped_by": history.stopped_by, "files": list(history.files)}
     return facts | {"settings": _unusual_settings(dictionary.estimator)}
+
+
+def _separator(path: str, separator: TrainedSeparator) -> dict[str, Any]:
+    weights, stft = separator.weights, separator.audio.stft
+    facts: dict[str, Any] = {
+        "separator": path,
+        "sources": list(separator.names),
+        "n_components": weights.decoder.shape[2],
+        "sr": separator.audio.sr,
+        "n_fft": stft.n_fft,
+        "hop_length": stft.hop_length,
+        "window": stft.window,
+    }
+    if (history := separator.history) is not None:
+        ratios = dict(zip(separator.names, history.si_sdr, strict=True))
+        facts |= {"held_out_si_sdr": ratios, "n_updates": history.n_updates}
+        facts |= {"n_files": sum(history.n_files), "seconds": sum(history.seconds)}
+        facts |= {"stopped_by": history.stopped_by}
+    return facts
 
 
 def _unusual_settings(estimator: OnlineNMF) -> dict[str, str]:

@@ -20,18 +20,46 @@ if TYPE_CHECKING:
     from ondes.dictionary import Dictionary
     from ondes.history import TrainingHistory
 
-FIXED_BY_MODEL = ("components", "sr", "n_fft", "hop_length", "top_db", "batch_size")
+FIXED_BY_MODEL = (
+    *("preset", "components", "sr", "n_fft", "hop_length", "top_db", "batch_size"),
+    *("spectrum", "beta_loss", "sparsity"),
+)
 
 
 @click.command(short_help="Learn a dictionary from recordings.")
 @click.argument("files", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, type=click.Path(), help="The model file to write.")
-@options.count("-k", "--components", default=32, help="Number of spectra in the dictionary.")
+@click.option(
+    "--preset",
+    type=click.Choice(["separation", "paper"]),
+    default="separation",
+    show_default=True,
+    help="The defaults below are those of separation; paper is Lefèvre, Bach and Févotte (2011).",
+)
+@options.count("-k", "--components", help="Number of spectra in the dictionary.  [default: 128]")
 @options.count("--passes", default=1, help="Number of passes over all recordings.")
-@options.count("--sr", default=22050, help="Sampling rate to resample to, in Hz.")
-@options.count("--n-fft", default=512, help="Samples per frame.")
-@options.count("--hop-length", help="Samples between frames.  [default: half of --n-fft]")
-@options.count("--batch-size", default=128, help="Frames per update of the dictionary.")
+@options.count("--sr", help="Sampling rate to resample to, in Hz.  [default: 16000]")
+@options.count("--n-fft", help="Samples per frame.  [default: 4096]")
+@options.count("--hop-length", help="Samples between frames.  [default: a quarter of --n-fft]")
+@click.option(
+    "--spectrum",
+    type=click.Choice(["magnitude", "power"]),
+    help="What a frame holds.  [default: magnitude]",
+)
+@click.option(
+    "--beta-loss",
+    metavar="NAME",
+    callback=options.as_beta_loss,
+    help="Divergence: itakura-saito, kullback-leibler, frobenius, or 0 to 2.  "
+    "[default: kullback-leibler]",
+)
+@click.option(
+    "--sparsity",
+    type=click.FloatRange(0),
+    metavar="X",
+    help="How strongly few active spectra are preferred.  [default: 2]",
+)
+@options.count("--batch-size", help="Frames per update of the dictionary.  [default: 128]")
 @options.top_db
 @options.seed
 @click.option(
@@ -210,9 +238,13 @@ def _learn(
     return learn(
         recordings,
         given["components"],
+        preset=given["preset"],
         sr=given["sr"],
         n_fft=given["n_fft"],
         hop_length=given["hop_length"],
+        spectrum=given["spectrum"],
+        beta_loss=given["beta_loss"],
+        sparsity=given["sparsity"],
         top_db=given["top_db"],
         batch_size=given["batch_size"],
         **run,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,32 @@ def _as_top_db(_: click.Context, __: click.Parameter, given: str) -> float | Non
     if not 0 < decibels < float("inf"):
         raise click.BadParameter(f"{given!r} is neither a positive number of decibels nor off.")
     return decibels
+
+
+def as_beta_loss(_: click.Context, __: click.Parameter, given: str | None) -> str | float | None:
+    """A divergence's name, or its index as a number."""
+    try:
+        return None if given is None else float(given)
+    except ValueError:
+        return given
+
+
+TIME = r"(?:(?:(\d+):)?(\d+):)?(\d+(?:\.\d*)?)"
+
+
+def parse_time(given: str) -> float:
+    """Seconds from 75, 75.5, 1:15 or 0:01:15."""
+    parts = re.fullmatch(TIME, given)
+    if parts is None:
+        raise click.BadParameter(f"{given!r} is not a time; give seconds, m:ss or h:mm:ss.")
+    hours, minutes, seconds = (float(part or 0) for part in parts.groups())
+    if (parts[2] is not None and seconds >= 60) or (parts[1] is not None and minutes >= 60):
+        raise click.BadParameter(f"{given!r} has more than 59 minutes or seconds.")
+    return 3600 * hours + 60 * minutes + seconds
+
+
+def _as_time(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
+    return None if given is None else parse_time(given)
 
 
 def count(*names: str, help: str, least: int = 1, default: int | None = None) -> Decorator:  # noqa: A002
@@ -128,6 +155,27 @@ def compute_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     return settings
+
+
+def span(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--start` and `--end`, the part of each recording to use; see `check_span`."""
+    start = click.option(
+        "--start",
+        metavar="TIME",
+        default="0",
+        callback=_as_time,
+        help="Where to begin: seconds, m:ss or h:mm:ss.",
+    )
+    end = click.option(
+        "--end", metavar="TIME", callback=_as_time, help="Where to stop.  [default: at the end]"
+    )
+    return start(end(command))
+
+
+def check_span(given: Mapping[str, Any]) -> None:
+    """Raise UsageError where the values of `span` leave nothing."""
+    if given["end"] is not None and given["end"] <= given["start"]:
+        raise click.UsageError("--end must be later than --start.")
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

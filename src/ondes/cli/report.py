@@ -11,6 +11,7 @@ from ondes.cli import options, terminal
 from ondes.cli.sources import as_sources, check_discovery, discover, load_dictionaries
 from ondes.errors import printable
 
+SECONDS = 30.0  # of the excerpt
 TOLERANCE = 0.01  # seconds by which the declared length of a recording may be wrong
 
 
@@ -25,13 +26,11 @@ TOLERANCE = 0.01  # seconds by which the declared length of a recording may be w
     show_default=True,
     help="The page to write.",
 )
-@click.option("--start", type=click.FloatRange(0), default=0.0, help="Seconds to skip.")
+@options.span
 @click.option(
     "--seconds",
     type=click.FloatRange(0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="Length of the excerpt to show.",
+    help="Length of the excerpt to show.  [default: up to --end, else 30]",
 )
 @options.discovery
 @options.seed
@@ -54,6 +53,9 @@ def report(mix: str, **given: Any) -> None:
     )
 
     compute = options.compute_settings(given)
+    options.check_span(given)
+    if given["end"] is not None and given["seconds"] is not None:
+        raise click.UsageError("--end and --seconds say the same; give one of them.")
     check_destination(given["output"], given["force"])
     if given["dictionaries"]:
         dictionaries = load_dictionaries(given["dictionaries"])
@@ -62,8 +64,10 @@ def report(mix: str, **given: Any) -> None:
         with terminal.bar("learning") as bar:
             dictionaries = {"mix": discover(mix, given, bar.show_learning)}
     sources = as_sources(dictionaries)
-    start, seconds = given["start"], given["seconds"]
-    samples, total = read_excerpt(mix, sources.sr, start=start, seconds=seconds, raw=given["raw"])
+    start, end = given["start"], given["end"]
+    if end is None:
+        end = start + (given["seconds"] or SECONDS)
+    samples, total = read_excerpt(mix, sources.sr, start=start, end=end, raw=given["raw"])
     stop = start + len(samples) / sources.sr
     content = build_report(
         samples,

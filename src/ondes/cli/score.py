@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ondes.cli import options, terminal
 from ondes.errors import FileError, printable
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ondes.dictionary import Dictionary
+
 
 @click.command(short_help="Measure how well a model explains recordings.")
 @click.argument("files", nargs=-1, required=True)
 @options.dictionaries(required=True, multiple=False)
+@options.span
 @options.raw
 @options.compute
 @options.as_json
 def score(files: tuple[str, ...], dictionary: str, **given: Any) -> int:
-    """Measure how well a model explains FILES: the Itakura-Saito divergence per bin.
+    """Measure how well a model explains FILES: its divergence per bin.
 
     Lower is better, and zero is perfect. On recordings that were not used for learning, it compares
-    models of the same --sr, --n-fft and --top-db. The last row is the mean over all frames.
+    models of the same settings but -k. The last row is the mean over all frames.
     """
     compute = options.compute_settings(given)
+    options.check_span(given)
     model = terminal.load_model(dictionary).with_compute(**compute)
     recordings, n_failed = terminal.find_recordings(files)
     rows: list[tuple[str, int, float]] = []
@@ -30,7 +37,7 @@ def score(files: tuple[str, ...], dictionary: str, **given: Any) -> int:
         for n, path in enumerate(recordings):
             bar.show(n, len(recordings), printable(str(path)))
             try:
-                rows.append((str(path), *model.divergence(path, raw=given["raw"])))
+                rows.append((str(path), *_divergence(model, path, given)))
             except FileError as error:
                 bar.complain(str(error))
                 n_failed += 1
@@ -48,3 +55,20 @@ def score(files: tuple[str, ...], dictionary: str, **given: Any) -> int:
         shown.append(("all", str(n_frames), f"{mean:.4f}"))
         terminal.print_table(("file", "frames", "divergence"), shown)
     return terminal.SOME_FAILED if n_failed else terminal.DONE
+
+
+def _divergence(model: Dictionary, path: Path, given: dict[str, Any]) -> tuple[int, float]:
+    """The number of non-silent frames in the part to score, and their mean divergence per bin."""
+    if not given["start"] and given["end"] is None:
+        return model.divergence(path, raw=given["raw"])
+    from ondes.signal.excerpt import open_excerpt
+    from ondes.signal.spectral_frames import active_frames
+
+    assert model.audio is not None
+    part = {"start": given["start"], "end": given["end"], "raw": given["raw"]}
+    n_frames, total = 0, 0.0
+    with open_excerpt(path, sr=model.audio.sr, **part) as blocks:
+        for frames in active_frames(blocks, model.audio):
+            n_frames += len(frames)
+            total -= float(model.estimator.score_samples(frames).sum())
+    return n_frames, total / n_frames if n_frames else float("nan")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ondes.cli import options, terminal
-from ondes.cli.sources import as_sources, check_discovery, discover, load_dictionaries
+from ondes.cli.sources import as_sources, check_discovery, discover, load_sources
 from ondes.errors import FileError, printable
 
 if TYPE_CHECKING:
     from ondes.separation import Sources
+    from ondes.trained import TrainedSeparator
+
+
+NEARLY_SILENT = -20.0  # decibels relative to the mix
 
 
 @click.command(short_help="Separate recordings into sources.")
@@ -36,7 +41,14 @@ if TYPE_CHECKING:
     help="File names in that folder; {trackext} is the suffix of the mix.",
 )
 @click.option("--flac", is_flag=True, help="Write 24-bit flac instead of float wav.")
-@options.count("--adapt", help="Learn N more components from the mix; they are the source 'rest'.")
+@click.option(
+    "--adapt",
+    multiple=True,
+    metavar="NAME",
+    help="Let the dictionary of this source follow the mix; may be repeated.",
+)
+@options.count("--free", help="Learn N more components from the mix; they are the source 'rest'.")
+@options.span
 @options.discovery
 @options.seed
 @options.raw
@@ -48,28 +60,33 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
 
     Each -d is one source, named after its file or as in -d NAME=MODEL. One model whose components
     are in groups is as many sources. Without -d, the sources are learned from the mix itself.
+    --adapt suits the source that the models know less of, usually the music under a voice.
 
     \b
     ondes separate talk.mp3 -d speech.ondes -d music.ondes -o stems/
-    ondes separate talk.mp3 -d speech.ondes --adapt 16
+    ondes separate talk.mp3 -d speech.ondes -d music.ondes --adapt music
+    ondes separate talk.mp3 -d speech.ondes --free 32
+    ondes separate talk.mp3 -d talk.ondes              (from ondes train)
     ondes separate band.wav --sources 4
     """  # noqa: D301
     from ondes.discovery import source_names
     from ondes.separation import REST
 
     compute = options.compute_settings(given)
+    options.check_span(given)
     sources = None
     if given["dictionaries"]:
-        sources = as_sources(load_dictionaries(given["dictionaries"]))
-        if len(sources.names) == 1 and not given["adapt"]:
+        sources = load_sources(given["dictionaries"])
+        if len(sources.names) == 1 and not given["free"]:
             raise click.UsageError(
-                "One dictionary is one source; give another -d, or --adapt 16 for the rest."
+                "One dictionary is one source; give another -d, or --free 32 for the rest."
             )
     else:
         check_discovery(mixes, given)
-    recordings, n_failed = terminal.find_recordings(mixes)
     names = sources.names if sources else source_names(given["sources"])
-    targets = _targets(recordings, [*names, *([REST] if given["adapt"] else [])], given)
+    _check_adaptation(names, given)
+    recordings, n_failed = terminal.find_recordings(mixes)
+    targets = _targets(recordings, [*names, *([REST] if given["free"] else [])], given)
     tracks = []
     for path, files in targets.items():
         try:
@@ -86,6 +103,14 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     if n_failed:
         return terminal.SOME_FAILED if tracks else terminal.FAILED
     return terminal.DONE
+
+
+def _check_adaptation(names: Sequence[str], given: dict[str, Any]) -> None:
+    if given["adapt"] and given["free"]:
+        raise click.UsageError("Give --adapt or --free, not both.")
+    for name in given["adapt"]:
+        if name not in names:
+            raise click.UsageError(f"--adapt {name!r} is none of the sources {', '.join(names)}.")
 
 
 def _targets(
@@ -128,24 +153,28 @@ def _as_name(source: str) -> str:
 
 def _separate_one(
     path: Path,
-    sources: Sources | None,
+    sources: Sources | TrainedSeparator | None,
     files: dict[str, Path],
     given: dict[str, Any],
     compute: dict[str, Any],
 ) -> dict[str, Any]:
-    from ondes.separation import separate_file
+    from ondes.separation import StemLevels, separate_file
     from ondes.signal.audio_writer import AudioWriter
     from ondes.signal.recordings import probe
 
     total = None if str(path) == "-" or given["raw"] is not None else probe(path).seconds
+    ends = [each for each in (given["end"], total) if each is not None]
+    total = max(0.0, min(ends) - given["start"]) if ends else None
+    is_discovered = sources is None
     with terminal.bar(path.name) as bar, contextlib.ExitStack() as stack:
         if sources is None:
             sources = as_sources({"mix": discover(path, given, bar.show_learning)})
         separated = separate_file(
-            path, sources, raw=given["raw"], n_free=given["adapt"] or 0,
-            random_state=given["seed"], **compute,
+            path, sources, start=given["start"], end=given["end"], raw=given["raw"],
+            adapt=given["adapt"], n_free=given["free"] or 0, random_state=given["seed"], **compute,
         )  # fmt: skip
         writers: dict[str, AudioWriter] = {}
+        levels = StemLevels()
         n_samples = 0
         for blocks in separated:
             if not writers:
@@ -156,10 +185,22 @@ def _separate_one(
                     writers[name] = stack.enter_context(writer)
             for name, samples in blocks.items():
                 writers[name].write(samples)
+            levels.add(blocks)
             n_samples += len(next(iter(blocks.values())))
             bar.show(n_samples / separated.sr, total, "separating")
+    if is_discovered:
+        for name, decibels in levels.decibels().items():
+            if decibels < NEARLY_SILENT:
+                below = "silent" if decibels == -math.inf else f"{-decibels:.0f} dB below the mix"
+                terminal.complain(f"{path.name}: {name} is {below}.")
     seconds = n_samples / separated.sr
-    return {"track": path, "seconds": seconds, "sr": separated.sr, "stems": files}
+    return {
+        "track": path,
+        "seconds": seconds,
+        "sr": separated.sr,
+        "stems": files,
+        "levels": levels.decibels(),
+    }
 
 
 def _make_folder(folder: Path, stack: contextlib.ExitStack) -> None:

@@ -13,21 +13,37 @@ from ondes.cli import options, terminal
 if TYPE_CHECKING:
     from ondes.dictionary import Dictionary
     from ondes.separation import Sources
+    from ondes.trained import TrainedSeparator
 
 
 def load_dictionaries(given: Sequence[str]) -> dict[str, Dictionary]:
     """The dictionaries of `-d MODEL` or `-d NAME=MODEL`; by default the file gives the name."""
     dictionaries: dict[str, Dictionary] = {}
     for each in given:
-        name, equals, path = each.partition("=")
-        if not equals or Path(each).exists():
-            name, path = Path(each).stem, each
+        name, path = _name_and_path(each)
         if name in dictionaries:
             raise click.UsageError(
                 f"Two sources have the name {name!r}; rename one, as in -d other={path}."
             )
         dictionaries[name] = terminal.load_model(path)
     return dictionaries
+
+
+def _name_and_path(given: str) -> tuple[str, str]:
+    name, equals, path = given.partition("=")
+    return (name, path) if equals and not Path(given).exists() else (Path(given).stem, given)
+
+
+def load_sources(given: Sequence[str]) -> Sources | TrainedSeparator:
+    """The dictionaries of `-d` side by side, or the one trained separator."""
+    from ondes.loading import load
+    from ondes.trained import TrainedSeparator
+
+    if len(given) == 1:
+        model = load(_name_and_path(given[0])[1])
+        if isinstance(model, TrainedSeparator):
+            return model
+    return as_sources(load_dictionaries(given))
 
 
 def as_sources(dictionaries: Mapping[str, Dictionary]) -> Sources:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,6 +112,26 @@ def bar(title: str) -> Iterator[Bar]:
         yield Bar(progress, title)
 
 
+@contextmanager
+def share_bar(title: str) -> Iterator[Callable[[float, str], None]]:
+    """Draw a bar from 0 to 1 on standard error; the block gets what draws it with a note."""
+    if not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=1.0, note="")
+        yield lambda share, note: progress.update(task, completed=share, note=note)
+
+
 def find_recordings(inputs: Sequence[str]) -> tuple[list[Path], int]:
     """The recordings that arguments name, and how many arguments failed, with one line each."""
     from ondes.signal import recordings
@@ -131,9 +151,12 @@ def find_recordings(inputs: Sequence[str]) -> tuple[list[Path], int]:
 
 def load_model(path: str) -> Dictionary:
     """Load a dictionary that was learned from recordings."""
-    from ondes.dictionary import load
+    from ondes.dictionary import Dictionary
+    from ondes.loading import load
 
     dictionary = load(path)
+    if not isinstance(dictionary, Dictionary):
+        raise FileError(path, "is a trained separator, which only `ondes separate` can use")
     if dictionary.audio is None:
         raise FileError(
             path,

@@ -95,6 +95,7 @@ class Shard:
     Attributes
     ----------
     frames : array of shape (n_frames, n_bins), float32
+        Power.
     energies : array of shape (n_frames,), float32
     files : array of shape (n_frames,)
         The recording of each frame.
@@ -106,9 +107,10 @@ class Shard:
     files: NDArray[np.intp]
     info: ShardInfo
 
-    def active_frames(self, loudest: Loudest, top_db: float | None) -> NDArray[np.float32]:
+    def active_frames(self, loudest: Loudest, audio: AudioSettings) -> NDArray[np.float32]:
         """The non-silent frames."""
-        return self.frames[is_active(self.energies, self.files, loudest, top_db)]
+        active = is_active(self.energies, self.files, loudest, audio.top_db)
+        return audio.from_power(self.frames[active])
 
 
 _kept = threading.local()  # a recording that is read sequentially stays open between two shards
@@ -144,12 +146,12 @@ def info(shard: Shard) -> ShardInfo:
 
 
 def summarise(
-    shard: Shard, problem: Problem, compute: Compute, loudest: Loudest, top_db: float | None
+    shard: Shard, problem: Problem, compute: Compute, loudest: Loudest, audio: AudioSettings
 ) -> Statistics:
     """What the dictionary's next update needs of the non-silent frames."""
-    frames = shard.active_frames(loudest, top_db)
+    frames = shard.active_frames(loudest, audio)
     if len(frames) == 0:
-        return Statistics.zeros(*problem.dictionary.shape)
+        return Statistics.zeros(*problem.dictionary.shape, beta=problem.divergence.beta)
     return encoding.summarise(frames, problem, compute)[1]
 
 

@@ -115,7 +115,7 @@ class ClusterSource:
         for n_portion in range(order.n_rounds):
             shard = shards.read(self._recordings, order.segments(n_portion))
             loudest = merge(loudest, shard.info.loudest)
-            yield shard.active_frames(loudest, self._schedule.audio.top_db)
+            yield shard.active_frames(loudest, self._schedule.audio)
 
     def _by_mini_batches(self) -> Iterator[Statistics]:
         batches = cast(Generator[Array], iter(self._batches))
@@ -130,7 +130,7 @@ class ClusterSource:
     def _summarised(self, batch: Array) -> Statistics:
         if len(batch):
             return self._estimator.summarise(batch)
-        return Statistics.zeros(*self._estimator.components_.shape)
+        return self._estimator.statistics_.decay(0.0)  # those of no frames
 
     @property
     def _position(self) -> Position:
@@ -191,12 +191,12 @@ class ClusterSource:
 
         A tree of sums over the shards in their order leads to them.
         """
-        submit, top_db = self._engine.submit, self._schedule.audio.top_db
+        submit = self._engine.submit
         settings = self._estimator.settings
         problem = submit(
             shards.given, settings.problem(self._estimator.components_), priority=Priority.SMALL
         )
-        rest = (replace(settings.compute, n_jobs=1), loudest, top_db)
+        rest = (replace(settings.compute, n_jobs=1), loudest, self._schedule.audio)
         level = [
             submit(shards.summarise, each, problem, *rest, priority=Priority.COMPUTE)
             for each in frames

@@ -82,6 +82,7 @@ class FrameMaker:
         self, audio: AudioSettings, batch_size: int, background: Array | None, device: torch.device
     ) -> None:
         self._stft, self._top_db, self._batch_size = audio.stft, audio.top_db, batch_size
+        self._is_magnitude = audio.spectrum == "magnitude"
         self._background_mean = 0.0 if background is None else float(background.mean())
         self._device = device
         self._window = torch.tensor(audio.stft.window_array, device=device)
@@ -101,11 +102,14 @@ class FrameMaker:
             power = self._power(pieces)
             energies = power.sum(dim=1).cpu().numpy()  # now all samples have been copied
             if self._top_db is None:
-                return power, before
+                return self._spectrum(power), before
             files = np.repeat([piece.file for piece in pieces], list(map(self.n_frames, pieces)))
             loudest = merge(before, loudest_of(energies, files))
             active = is_active(energies, files, loudest, self._top_db)
-            return power[self._rows(np.flatnonzero(active))], loudest
+            return self._spectrum(power[self._rows(np.flatnonzero(active))]), loudest
+
+    def _spectrum(self, power: Tensor) -> Tensor:
+        return power.sqrt() if self._is_magnitude else power
 
     def shuffle(self, power: Tensor, order: NDArray[np.intp]) -> ShuffledFrames:
         """Frames in a new order, levelled as `ondes.nmf.divergence.level_frames` does."""

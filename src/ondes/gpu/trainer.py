@@ -92,6 +92,7 @@ class GpuTrainer:
             self._tensor(state.statistics.denominator),
             self._tensor(state.statistics.divergence),
             0.0,  # counted on the host
+            state.statistics.beta,
         )
         self._round_divergence = self._tensor(0.0)
         self._background: Tensor | None = None
@@ -129,7 +130,10 @@ class GpuTrainer:
             replace(
                 self._estimator.state(),
                 components=dictionary,
-                statistics=Statistics(numerator, denominator, divergence, self._n_remembered),
+                statistics=Statistics(
+                    *(numerator, denominator, divergence, self._n_remembered),
+                    self._statistics.beta,
+                ),
                 n_frames_seen=self._n_seen,
                 backend=f"torch ({ready(str(self._device))})",
             )
@@ -197,7 +201,7 @@ class GpuTrainer:
             with_sums=True,
         )
         assert sums is not None
-        new = Statistics.from_sums(self._dictionary, *sums, 0.0)
+        new = Statistics.from_sums(self._dictionary, *sums, 0.0, self._statistics.beta)
         dictionary, statistics, _ = update(
             self._dictionary,
             self._statistics,
@@ -205,6 +209,7 @@ class GpuTrainer:
             self._factors[self._number][0],
             exponent=self._estimator.dictionary_exponent,
             n_fixed=self._settings.n_fixed,
+            is_sparse=self._settings.sparsity > 0,
             xp=torch,
         )
         self._round_divergence += sums.divergence

@@ -31,6 +31,7 @@ def update(
     exponent: float,
     n_fixed: int = 0,
     penalty: DictionaryPenalty | None = None,
+    is_sparse: bool = False,
     xp: Any = np,
 ) -> tuple[ArrayOrTensor, Statistics, ArrayOrTensor]:
     """One update, as a function of its arguments alone, for NumPy arrays and PyTorch tensors.
@@ -45,11 +46,13 @@ def update(
     factor : float, or a tensor of one element
         What the past is multiplied by.
     exponent : float in (0, 1]
-        θ of w ← w · (A / (w² B))^θ; without effect under a penalty.
+        θ of w ← w · (A / (w^(2−β) B))^θ; without effect under a penalty.
     n_fixed : int
         The first rows, which never change.
     penalty : DictionaryPenalty, optional
         Arrays only: move to the minimum of the surrogate plus the penalty.
+    is_sparse : bool
+        Whether the activations are under the sparsity λ Σ ‖w_k‖₂ h_k; see `_sparse_move`.
     xp : module
         ``numpy`` or ``torch``.
 
@@ -72,24 +75,62 @@ def update(
     if hasattr(factor, "reshape"):
         factor = factor.reshape(())
     kept = past.decay(factor) + new
-    if penalty is None:
-        moved = _move(dictionary, kept, exponent, xp)
-    else:
+    before: Any = None
+    if penalty is not None:
         moved = penalised_move(dictionary, kept, penalty)
+    elif is_sparse:
+        moved, before = _sparse_move(dictionary, kept, exponent, xp)
+    else:
+        moved = _move(dictionary, kept, exponent, xp)
     moved[:n_fixed] = dictionary[:n_fixed]
     scale = moved.sum(axis=1)
     scale[:n_fixed] = 1  # they sum to one except for rounding, and keep every bit
-    return moved / scale[:, None], kept.rescale(scale), scale
+    dictionary = moved / scale[:, None]
+    if is_sparse:
+        before[:n_fixed] = 1
+        scale = scale * before
+    return dictionary, kept.rescale(scale), scale
 
 
 def _move(
     dictionary: ArrayOrTensor, statistics: Statistics, exponent: float, xp: Any
 ) -> ArrayOrTensor:
-    """w ← w · (A / (w² B))^θ, which for θ = ½ is √(A / B). Entries without statistics stay."""
-    curvature = dictionary**2 * statistics.denominator
+    """w ← w · (A / (w^(2−β) B))^θ, for the paper √(A / B). Entries without statistics stay."""
+    curvature = dictionary ** max(2 - statistics.beta, 1) * statistics.denominator
     known = (curvature > 0) & (statistics.numerator > 0)
     ratio = xp.where(known, statistics.numerator / xp.where(known, curvature, 1.0), 1.0)
     return dictionary * power(ratio, exponent, xp)
+
+
+def _sparse_move(
+    dictionary: ArrayOrTensor, statistics: Statistics, exponent: float, xp: Any
+) -> tuple[ArrayOrTensor, ArrayOrTensor]:
+    """The step of Le Roux, Weninger and Hershey (2015) among rows of unit L2 norm.
+
+    With the sparsity λ Σ ‖w_k‖₂ h_k a larger row would be a cheaper one, so the norm of a row is
+    no part of the objective: ŵ ← ŵ · ((P + ŵ Σ ŵ N) / (N + ŵ Σ ŵ P))^θ with the two parts P and N
+    of the gradient, then rows of unit norm again.
+
+    Returns
+    -------
+    dictionary : array of shape (n_components, n_bins), rows of unit L2 norm
+    norms : array of shape (n_components,)
+        What the rows were divided by before the step.
+    """
+    beta = statistics.beta
+    norms = xp.sqrt((dictionary**2).sum(axis=1))
+    unit = dictionary / norms[:, None]
+    scaled = statistics.rescale(norms)
+    known = (scaled.numerator > 0) & (unit > 0)
+    safe = xp.where(known, unit, 1.0)
+    data = xp.where(known, scaled.numerator / safe ** (2 - beta), 0.0)
+    model = scaled.denominator if beta <= 1 else scaled.denominator * unit ** (beta - 1)
+    above = data + unit * (unit * model).sum(axis=1)[:, None]
+    below = model + unit * (unit * data).sum(axis=1)[:, None]
+    moves = known & (above > 0) & (below > 0)
+    ratio = xp.where(moves, above / xp.where(moves, below, 1.0), 1.0)
+    moved = unit * power(ratio, exponent, xp)
+    return moved / xp.sqrt((moved**2).sum(axis=1))[:, None], norms
 
 
 def penalised_move(dictionary: Array, statistics: Statistics, penalty: DictionaryPenalty) -> Array:

@@ -1,19 +1,101 @@
-"""The Itakura-Saito divergence, and the one place where a frame's level and floor are defined.
+"""The β-divergences, and the one place where a frame's level and floor are defined.
 
-The divergence is invariant to scale: d(c·v, c·y) = d(v, y). So every frame is divided by its own
-level, and the noise floor ε is relative to that level. The same sound at any volume is then the
-same problem, float32 is safe, and a frame's floor depends on that frame alone.
+Every frame is divided by its own level, and the noise floor ε is relative to that level. The same
+sound at any volume is then the same problem, float32 is safe, and a frame's floor depends on that
+frame alone. The Itakura-Saito divergence (β = 0) is invariant to scale anyway; with the others it
+makes every frame weigh the same.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from numbers import Real
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+
+BETA_LOSSES = {"itakura-saito": 0.0, "kullback-leibler": 1.0, "frobenius": 2.0}
+
+
+class StepTerms(NamedTuple):
+    """What a multiplicative step needs of a target v and a model y, bin by bin.
+
+    `data` is v · y^(β−2), `model` is y^(β−1), `cost` the divergence or None.
+    """
+
+    data: Any
+    model: Any
+    cost: Any
+
+
+@dataclass(frozen=True)
+class BetaDivergence:
+    """The divergence of index β in [0, 2], for NumPy arrays and PyTorch tensors.
+
+    0 is Itakura-Saito, 1 Kullback-Leibler, 2 half the squared Euclidean distance.
+
+    Examples
+    --------
+    >>> BetaDivergence.of("kullback-leibler")
+    BetaDivergence(beta=1.0)
+    >>> BetaDivergence(2.0).value(np.array([[3.0, 1.0]]), np.array([[1.0, 1.0]]))
+    array([2.])
+    """
+
+    beta: float = 0.0
+
+    @classmethod
+    def of(cls, loss: str | float) -> BetaDivergence:
+        """The divergence of scikit-learn's name, or of a number; ValueError for any other."""
+        if isinstance(loss, str) and loss in BETA_LOSSES:
+            return cls(BETA_LOSSES[loss])
+        if isinstance(loss, Real) and not isinstance(loss, bool) and 0 <= float(loss) <= 2:
+            return cls(float(loss))
+        names = ", ".join(map(repr, BETA_LOSSES))
+        raise ValueError(f"beta_loss={loss!r} must be one of {names}, or a number from 0 to 2.")
+
+    def step_terms(self, target: Any, model: Any, xp: Any = np, cost: bool = False) -> StepTerms:
+        """The terms of a step; `target` and `model` are positive, `xp` is NumPy or PyTorch."""
+        each = None
+        if self.beta == 0:
+            inverse = 1 / model
+            ratio = target * inverse
+            if cost:
+                each = ratio - xp.log(ratio) - 1
+            return StepTerms(ratio * inverse, inverse, each)
+        if self.beta == 1:
+            ratio = target / model
+            if cost:
+                each = target * xp.log(ratio) - target + model
+            return StepTerms(ratio, xp.ones_like(model), each)
+        power = model ** (self.beta - 1)
+        if cost:
+            each = self._each(target, model, power)
+        return StepTerms(target * power / model, power, each)
+
+    def value(self, target: Array, model: Array) -> Array:
+        """Σ over bins of d(target, model), one float64 value per frame.
+
+        Parameters
+        ----------
+        target, model : arrays of shape (n_frames, n_bins), positive everywhere
+        """
+        if self.beta == 0:
+            return itakura_saito(target, model)
+        each: Array = self.step_terms(target, model, cost=True).cost
+        summed: Array = each.sum(axis=1, dtype=np.float64)
+        return summed
+
+    def _each(self, target: Any, model: Any, power: Any) -> Any:
+        beta = self.beta
+        fit = target**beta + (beta - 1) * model * power - beta * target * power
+        return fit / (beta * (beta - 1))
+
+
+ITAKURA_SAITO = BetaDivergence(0.0)
 
 
 def itakura_saito(target: Array, model: Array) -> Array:

@@ -41,8 +41,11 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
     ----------
     n_components : int, default=32
         Rows of the dictionary, the fixed ones included.
-    beta_loss : {"itakura-saito"}, default="itakura-saito"
-        The divergence.
+    beta_loss : {"itakura-saito", "kullback-leibler", "frobenius"} or float, default="itakura-saito"
+        The divergence, or its index β from 0 to 2.
+    sparsity : float, default=0
+        λ of the penalty λ Σ_k ‖w_k‖₂ h_k on a frame of mean one: fewer components are active at a
+        time, and the dictionary learns for that.
     batch_size : int or None, default=128
         Frames per update of the dictionary. None: one update per pass.
     n_passes : int, default=10
@@ -57,7 +60,7 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
     transform_solver : Solver, default=None
         The same for `transform` and `score`; None is `Solver(max_steps=200, tol=1e-3)`.
     dictionary_exponent : float in (0, 1], default=0.9
-        θ of the dictionary's update w ← w · (A / (w² B))^θ; ½ is the paper's √(A / B).
+        θ of the dictionary's update w ← w · (A / (w^(2−β) B))^θ; ½ is the paper's √(A / B).
     restarts : {"fresh", "warm"}, default="fresh"
         "warm": `fit` on an array keeps every frame's activations for its next visit.
     shuffle : bool, default=True
@@ -126,7 +129,8 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
         self,
         n_components: int = 32,
         *,
-        beta_loss: str = "itakura-saito",
+        beta_loss: str | float = "itakura-saito",
+        sparsity: float = 0.0,
         batch_size: int | None = 128,
         n_passes: int = 10,
         init: Any = "k-means++",
@@ -154,6 +158,7 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
     ) -> None:
         self.n_components = n_components
         self.beta_loss = beta_loss
+        self.sparsity = sparsity
         self.batch_size = batch_size
         self.n_passes = n_passes
         self.init = init
@@ -371,6 +376,7 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
             exponent=settings.dictionary_exponent,
             n_fixed=settings.n_fixed,
             penalty=settings.dictionary_penalty,
+            is_sparse=settings.sparsity > 0,
         )
         self.n_frames_seen_ += round(n_new)
         if self.callback is not None:
@@ -383,7 +389,9 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
         components = first_dictionary(frames, settings, random_state)
         backend = settings.compute.backend_for(settings.problem(components))
         self.components_ = components
-        self.statistics_ = Statistics.prior(components, settings.prior_frames)
+        self.statistics_ = Statistics.prior(
+            components, settings.prior_frames, settings.divergence.beta
+        )
         self.random_state_, self.n_frames_seen_ = random_state, 0
         # Out of silence no dictionary can be drawn: it is drawn from the next frames.
         self.is_initialised_ = not isinstance(settings.init, str) or bool(frames.any())

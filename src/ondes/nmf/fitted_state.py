@@ -90,6 +90,11 @@ class FittedState:
                 f"A state of {n_components} components does not fit "
                 f"n_components={settings.n_components}."
             )
+        if self.statistics.beta != settings.divergence.beta:
+            raise ValueError(
+                f"Statistics of β = {self.statistics.beta:g} do not fit "
+                f"beta_loss={settings.beta_loss!r}."
+            )
         settings.background(n_bins)
         settings.known_rows(n_bins)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ondes.nmf.divergence import Array
+from ondes.nmf.divergence import ITAKURA_SAITO, Array, BetaDivergence
 from ondes.nmf.penalties import ActivationPenalty
 
 __all__ = ["TRANSFORM_SOLVER", "Problem", "Solver", "power"]
@@ -86,6 +86,9 @@ class Problem:
     background : array of shape (n_bins,) in the data's units, or None
     penalty : ActivationPenalty or None
     groups : integer array of shape (n_components,), the group of each component, from 0 on; or None
+    divergence : BetaDivergence
+    sparsity : float
+        λ of the penalty λ Σ_k ‖w_k‖₂ h_k on a levelled frame's activations.
     """
 
     dictionary: Array
@@ -94,6 +97,14 @@ class Problem:
     background: Array | None = None
     penalty: ActivationPenalty | None = None
     groups: Array | None = None
+    divergence: BetaDivergence = ITAKURA_SAITO
+    sparsity: float = 0.0
+
+    @property
+    def sparsity_slope(self) -> Array:
+        """λ ‖w_k‖₂, what sparsity adds to each component's denominator; shape (n_components,)."""
+        slope: Array = self.sparsity * np.sqrt(np.square(self.dictionary).sum(axis=1))
+        return slope
 
     @property
     def group_of(self) -> Array:

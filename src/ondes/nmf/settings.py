@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ondes.nmf.divergence import Array
+from ondes.nmf.divergence import Array, BetaDivergence
 from ondes.nmf.encoding import Compute
 from ondes.nmf.forgetting import Forgetting, GrowingMemory
 from ondes.nmf.penalties import ActivationPenalty, DictionaryPenalty
@@ -17,7 +17,6 @@ from ondes.nmf.problem import TRANSFORM_SOLVER, Problem, Solver
 
 __all__ = ["Settings"]
 
-BETA_LOSSES = ("itakura-saito",)
 INITS = ("k-means++", "random")
 RESTARTS = ("fresh", "warm")
 DEFAULTS = {
@@ -41,7 +40,8 @@ class Settings:
     """
 
     n_components: int
-    beta_loss: str
+    beta_loss: str | float
+    sparsity: float
     batch_size: int | None
     n_passes: int
     init: Any
@@ -85,7 +85,11 @@ class Settings:
         _check_real("noise_floor", self.noise_floor, 1)
         _check_real("prior_frames", self.prior_frames)
         _check_real("tol", self.tol)
-        _check_one_of("beta_loss", self.beta_loss, BETA_LOSSES)
+        _check_real("sparsity", self.sparsity)
+        if self.sparsity and self.dictionary_penalty is not None:
+            raise ValueError("sparsity and dictionary_penalty exclude each other; give one.")
+        if self.dictionary_penalty is not None and self.divergence.beta != 0:
+            raise ValueError("A dictionary_penalty needs beta_loss='itakura-saito'.")
         _check_one_of("restarts", self.restarts, RESTARTS)
         if isinstance(self.init, str):
             _check_one_of("init", self.init, INITS)
@@ -100,6 +104,11 @@ class Settings:
                 f"{self.n_components} components."
             )
 
+    @property
+    def divergence(self) -> BetaDivergence:
+        """The divergence that `beta_loss` names."""
+        return BetaDivergence.of(self.beta_loss)
+
     def problem(self, dictionary: Array, solver: Solver | None = None) -> Problem:
         """What a backend solves with this dictionary; by default with the solver for learning."""
         groups = None if self.groups is None else np.unique(self.groups, return_inverse=True)[1]
@@ -110,6 +119,8 @@ class Settings:
             self.background(dictionary.shape[1]),
             self.penalty,
             groups,
+            self.divergence,
+            self.sparsity,
         )
 
     @property

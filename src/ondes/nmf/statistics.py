@@ -14,20 +14,23 @@ ArrayOrTensor = Any  # a NumPy array or a PyTorch tensor
 
 @dataclass(frozen=True)
 class Statistics:
-    """A and B of the paper, with the divergence and the count: every field adds and decays.
+    """A and B of the paper, with the divergence and the count: all of these add and decay.
 
-    The estimator holds NumPy arrays and floats; on a GPU all four fields are tensors.
+    The estimator holds NumPy arrays and floats; on a GPU these fields are tensors.
 
     Attributes
     ----------
     numerator : array of shape (n_components, n_bins), float64
-        A = Σ w² · (v / y²) · h over frames.
+        A = Σ w^(2−β) · v · y^(β−2) · h over frames; the paper's w² · (v / y²) · h for β = 0.
     denominator : array of shape (n_components, n_bins), float64
-        B = Σ (1 / y) · h over frames, plus the gradient of a penalty on the activations.
+        B = Σ y^(β−1) · h over frames, plus the gradient of a penalty on the activations; the
+        paper's (1 / y) · h for β = 0. For β > 1 it is multiplied by w^(1−β).
     divergence : float
         Σ d(v, y) over frames; divided by `n_frames` it is the running cost.
     n_frames : float
         How many non-silent frames these sums stand for, after forgetting.
+    beta : float
+        The index of the divergence.
 
     Examples
     --------
@@ -40,20 +43,21 @@ class Statistics:
     denominator: ArrayOrTensor
     divergence: ArrayOrTensor
     n_frames: ArrayOrTensor
+    beta: float = 0.0
 
     @classmethod
-    def zeros(cls, n_components: int, n_bins: int) -> Statistics:
-        """The statistics of no frames."""
-        shape = (n_components, n_bins)
-        return cls(np.zeros(shape), np.zeros(shape), 0.0, 0.0)
+    def zeros(cls, *shape: int, beta: float = 0.0) -> Statistics:
+        """The statistics of no frames; `shape` is (n_components, n_bins)."""
+        return cls(np.zeros(shape), np.zeros(shape), 0.0, 0.0, beta)
 
     @classmethod
-    def prior(cls, dictionary: ArrayOrTensor, n_frames: float) -> Statistics:
+    def prior(cls, dictionary: ArrayOrTensor, n_frames: float, beta: float = 0.0) -> Statistics:
         """Statistics that give `dictionary` back and weigh like `n_frames` frames of data."""
         n_components, n_bins = dictionary.shape
         # A frame at level one shares n_bins of energy among n_components: h / y is about this.
         weight = np.full(dictionary.shape, n_frames * n_bins / n_components)
-        return cls(weight * dictionary**2, weight, 0.0, float(n_frames))
+        gradient = np.zeros(n_components)
+        return cls.from_sums(dictionary, weight, weight, gradient, 0.0, float(n_frames), beta)
 
     @classmethod
     def from_sums(
@@ -64,6 +68,7 @@ class Statistics:
         penalty_gradient: ArrayOrTensor,
         divergence: ArrayOrTensor,
         n_frames: ArrayOrTensor,
+        beta: float = 0.0,
     ) -> Statistics:
         """The statistics of some frames, from what a backend sums over them.
 
@@ -71,16 +76,19 @@ class Statistics:
         ----------
         dictionary : array of shape (n_components, n_bins), float64
         weighted : array of shape (n_components, n_bins)
-            Σ h · (v + ε) / y².
+            Σ h · (v + ε) · y^(β−2).
         inverse : array of shape (n_components, n_bins), float64
-            Σ h / y.
+            Σ h · y^(β−1).
         penalty_gradient : array of shape (n_components,), float64
             Σ h · ψ', the slope of the penalty on the activations; zeros without one.
-        divergence, n_frames : float
+        divergence, n_frames, beta : float
         """
-        return cls(
-            dictionary**2 * weighted, inverse + penalty_gradient[:, None], divergence, n_frames
-        )
+        numerator = dictionary ** (2 - beta) * weighted
+        denominator = inverse + penalty_gradient[:, None]
+        if beta > 1:
+            known = dictionary > 0  # an entry of zero stays zero, and needs no statistics
+            denominator = denominator * known * (dictionary + ~known) ** (1 - beta)
+        return cls(numerator, denominator, divergence, n_frames, beta)
 
     @property
     def divergence_per_bin(self) -> float:
@@ -90,11 +98,14 @@ class Statistics:
         return float(self.divergence / self.n_frames / self.numerator.shape[1])
 
     def __add__(self, other: Statistics) -> Statistics:
+        if self.beta != other.beta:
+            raise ValueError(f"Statistics of β = {self.beta:g} and {other.beta:g} do not add up.")
         return Statistics(
             self.numerator + other.numerator,
             self.denominator + other.denominator,
             self.divergence + other.divergence,
             self.n_frames + other.n_frames,
+            self.beta,
         )
 
     def decay(self, factor: ArrayOrTensor) -> Statistics:
@@ -104,13 +115,19 @@ class Statistics:
             self.denominator * factor,
             self.divergence * factor,
             self.n_frames * factor,
+            self.beta,
         )
 
     def rescale(self, scale: ArrayOrTensor) -> Statistics:
-        """Follow dictionary rows divided by `scale`, of shape (n_components,): A / s and B · s."""
+        """Follow dictionary rows divided by `scale`, s of shape (n_components,).
+
+        A · s^(β−1), and B · s, or B · s^β for β > 1.
+        """
+        s, beta = scale[:, None], self.beta
         return Statistics(
-            self.numerator / scale[:, None],
-            self.denominator * scale[:, None],
+            self.numerator / s if beta == 0 else self.numerator * s ** (beta - 1),
+            self.denominator * (s**beta if beta > 1 else s),
             self.divergence,
             self.n_frames,
+            beta,
         )

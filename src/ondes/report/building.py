@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +16,8 @@ from ondes.nmf.encoding import Compute, encode
 from ondes.report.content import ReportContent, Source
 from ondes.separation import Sources, separate
 from ondes.separation.sources import SourceDictionary
-from ondes.signal.recordings import RawFormat, open_blocks
+from ondes.signal.excerpt import open_excerpt
+from ondes.signal.recordings import RawFormat
 
 __all__ = ["build_report", "describe_dictionaries", "read_excerpt"]
 
@@ -32,7 +34,7 @@ class LearnedDictionary(SourceDictionary, Protocol):
 
 
 def read_excerpt(
-    path: str | Path, sr: int, *, start: float = 0.0, seconds: float, raw: RawFormat | None = None
+    path: str | Path, sr: int, *, start: float = 0.0, end: float, raw: RawFormat | None = None
 ) -> tuple[Samples, float | None]:
     """Read a part of a recording.
 
@@ -41,8 +43,8 @@ def read_excerpt(
     path : str or Path
     sr : int
         Sampling rate to resample to, in Hz.
-    start, seconds : float
-        Where the excerpt begins, and its greatest length.
+    start, end : float
+        In seconds; the recording may end earlier.
     raw : RawFormat, optional
         Format of samples without a header.
 
@@ -57,15 +59,12 @@ def read_excerpt(
     FileError
         Where the recording cannot be read, or ends before `start`.
     """
-    wanted = max(1, round(seconds * sr))
-    parts: list[Samples] = []
-    with open_blocks(path, sr=sr, start=round(start * sr), raw=raw) as blocks:
-        total = None if blocks.n_samples is None else blocks.n_samples / sr
-        while sum(map(len, parts)) < wanted and (block := next(blocks, None)) is not None:
-            parts.append(block)
+    with open_excerpt(path, sr=sr, start=start, end=end, raw=raw) as blocks:
+        total = None if blocks.n_samples_total is None else blocks.n_samples_total / sr
+        parts = list(blocks)
     if not parts:
-        raise FileError(path, f"ends before {start:g} s")
-    return np.concatenate(parts)[:wanted], total
+        raise FileError(path, "has no samples")
+    return np.concatenate(parts), total
 
 
 def build_report(
@@ -99,9 +98,10 @@ def build_report(
 
     Examples
     --------
+    >>> from ondes.signal.audio_settings import AudioSettings
     >>> from ondes.signal.stft import Stft
     >>> rows = np.array([[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
-    >>> sources = Sources(rows, np.arange(2), ("low", "high"), 8000, Stft(4))
+    >>> sources = Sources(rows, np.arange(2), ("low", "high"), AudioSettings(8000, Stft(4)))
     >>> noise = np.random.default_rng(0).standard_normal(100).astype(np.float32)
     >>> content = build_report(noise, sources, title="noise")
     >>> [source.name for source in content.sources]
@@ -114,7 +114,7 @@ def build_report(
         Source(name, stem, (scores or {}).get(name), _components_of(sources, name))
         for name, stem in stems.items()
     )
-    frames = sources.stft.power(mixture)
+    frames = sources.audio.frames(mixture)
     return ReportContent(
         title=title,
         sr=sources.sr,
@@ -138,6 +138,7 @@ def describe_dictionaries(dictionaries: Mapping[str, LearnedDictionary]) -> dict
         "Sampling rate": f"{audio.sr} Hz",
         "Frame": f"{audio.stft.n_fft} samples, {audio.stft.window} window",
         "Hop": f"{audio.stft.hop_length} samples",
+        "Spectrum": audio.spectrum,
         "Backend": ", ".join(sorted({each.estimator.backend_ for each in dictionaries.values()})),
     }
     for name, dictionary in dictionaries.items():
@@ -170,6 +171,6 @@ def _sounds_of_components(
     if n_components > MAX_PLAYERS:
         return ()
     names = tuple(map(str, range(n_components)))
-    each = Sources(sources.dictionary, np.arange(n_components), names, sources.sr, sources.stft)
+    each = replace(sources, source_of=np.arange(n_components), names=names)
     mono = mixture if mixture.ndim == 1 else mixture.mean(axis=1)
     return tuple(separate(mono, each, sr=sources.sr, **compute).values())

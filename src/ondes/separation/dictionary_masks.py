@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ondes.nmf.encoding import Compute
 from ondes.nmf.penalties import ActivationPenalty
 from ondes.rebatch import slices
-from ondes.separation.adaptation import FreeComponents
+from ondes.separation.adaptation import AdaptedSources, FreeComponents
 from ondes.separation.masks import source_masks
 from ondes.separation.sources import Sources
 
 __all__ = ["DictionaryMasks"]
 
 Spectra = NDArray[np.float32]
+
+BATCH_SIZE = 64
+BATCH_SIZE_ADAPTING = 256  # more frames decide better how a dictionary moves
 
 
 class DictionaryMasks:
@@ -24,6 +29,8 @@ class DictionaryMasks:
     ----------
     names : tuple of str
         Names of the sources, in the order of the masks.
+    sr : int
+    stft : Stft
     """
 
     def __init__(
@@ -31,33 +38,41 @@ class DictionaryMasks:
         sources: Sources,
         *,
         residual: str | None = None,
+        adapt: Sequence[str] = (),
         n_free: int = 0,
         rest: str,
         penalty: ActivationPenalty | None = None,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         random_state: int = 0,
         compute: Compute,
     ) -> None:
+        if batch_size is None:
+            batch_size = BATCH_SIZE_ADAPTING if adapt else BATCH_SIZE
         if batch_size < 1 or n_free < 0:
             raise ValueError(
                 f"batch_size={batch_size} must be 1 or more, and n_free={n_free} 0 or more."
             )
+        self.sr, self.stft = sources.sr, sources.stft
         self._sources, self._residual, self._penalty = sources, residual, penalty
         self._batch_size, self._compute = batch_size, compute
         added = [*([rest] if n_free else []), *([] if residual is None else [residual])]
         self.names = (*sources.names, *added)
-        self._free = None
+        self._learner: AdaptedSources | FreeComponents | None = None
+        if adapt and n_free:
+            raise ValueError("Either sources adapt or free components are learned; give one.")
+        if adapt:
+            self._learner = AdaptedSources(sources, adapt, compute)
         if n_free:
             settings = {"batch_size": batch_size, "penalty": penalty, "random_state": random_state}
-            self._free = FreeComponents(sources, n_free, rest, compute, **settings)
+            self._learner = FreeComponents(sources, n_free, rest, compute, **settings)
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything pushed so far, and what the free components have learned."""
+        """Forget everything pushed so far, and what was learned from it."""
         self._spectra = np.zeros((0, self._sources.stft.n_bins), np.float32)
         self._amplitude = np.zeros(0, np.float32)
-        if self._free is not None:
-            self._free.reset()
+        if self._learner is not None:
+            self._learner.reset()
 
     def push(self, spectra: Spectra, amplitude: Spectra) -> Spectra:
         """Take the next frames; return the masks of whole batches, so that the cut does not matter.
@@ -72,7 +87,7 @@ class DictionaryMasks:
         -------
         array of shape (n_sources, m, n_bins)
         """
-        self._spectra = np.concatenate([self._spectra, spectra])
+        self._spectra = np.concatenate([self._spectra, self._sources.audio.from_power(spectra)])
         self._amplitude = np.concatenate([self._amplitude, amplitude])
         whole = len(self._spectra) - len(self._spectra) % self._batch_size
         masks = [self._masks(rows) for rows in slices(whole, self._batch_size)]
@@ -87,8 +102,8 @@ class DictionaryMasks:
 
     def _masks(self, rows: slice) -> Spectra:
         spectra, sources = self._spectra[rows], self._sources
-        if self._free is not None:
-            sources = self._free.learn(spectra, self._amplitude[rows])
+        if self._learner is not None:
+            sources = self._learner.learn(spectra, self._amplitude[rows])
         return source_masks(
             spectra,
             sources,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from ondes.nmf.divergence import Array
-from ondes.nmf.encoding import Compute, encode
+from ondes.nmf.encoding import Compute, Encoding, encode
 from ondes.nmf.penalties import ActivationPenalty
 from ondes.separation.sources import FLOOR, Sources
 
-__all__ = ["source_masks"]
+__all__ = ["masks_of", "source_masks"]
 
 # Under the model a bin's power is exponential: beyond ten times its mean once in 22 000 bins.
 SURPRISE = 10.0
@@ -27,7 +27,8 @@ def source_masks(
 
     Parameters
     ----------
-    frames : array of shape (n_frames, n_bins), power, nonnegative
+    frames : array of shape (n_frames, n_bins), nonnegative
+        Power or magnitude, as the sources' `audio` has it.
     sources : Sources
     residual : bool
         Whether to return one more mask, for power beyond ten times the model's. By default the
@@ -45,25 +46,40 @@ def source_masks(
     Examples
     --------
     >>> import numpy as np
+    >>> from ondes.signal.audio_settings import AudioSettings
     >>> from ondes.signal.stft import Stft
     >>> rows = np.array([[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
-    >>> sources = Sources(rows, np.arange(2), ("low", "high"), 8000, Stft(4))
+    >>> sources = Sources(rows, np.arange(2), ("low", "high"), AudioSettings(8000, Stft(4)))
     >>> masks = source_masks(np.array([[9.0, 1.0, 0.0]]), sources)
     >>> masks[0].round(3)
     array([[1. , 1. , 0.5]])
     """
     encoding = encode(frames, sources.problem(penalty=penalty), compute)
+    return masks_of(encoding, sources, residual=residual)
+
+
+def masks_of(encoding: Encoding, sources: Sources, *, residual: bool = False) -> Array:
+    """Masks from activations that are known already; see `source_masks`."""
     levelled, activations = encoding.levelled, encoding.activations
-    dictionary = sources.dictionary.astype(frames.dtype)
+    dtype = levelled.values.dtype
+    dictionary = sources.dictionary.astype(dtype)
     n_sources = len(sources.names)
-    modelled = np.empty((n_sources, *frames.shape), frames.dtype)
+    shape = (n_sources, len(levelled.active), dictionary.shape[1])
+    modelled = np.empty(shape, dtype)
     for source in range(n_sources):
         own = sources.source_of == source
         modelled[source] = levelled.spread(activations[:, own] @ dictionary[own])
-    modelled += frames.dtype.type(FLOOR / n_sources)
+    explained = None
+    if sources.exponent != 1:
+        explained = modelled.sum(axis=0) ** sources.exponent + dtype.type(FLOOR)
+        modelled **= sources.exponent
+    modelled += dtype.type(FLOOR / n_sources)
     total = modelled.sum(axis=0)
     if not residual:
         masks: Array = modelled / total
         return masks
-    believed = np.maximum(total, levelled.spread(levelled.values) / frames.dtype.type(SURPRISE))
+    believed = levelled.spread(levelled.values) ** sources.exponent / dtype.type(SURPRISE)
+    if explained is not None:  # the power of the sum, not the sum of the powers
+        believed *= total / explained
+    believed = np.maximum(total, believed)
     return np.concatenate([modelled / believed, (1 - total / believed)[None]])

@@ -6,7 +6,7 @@ divided as the model says. The result does not depend on how the samples are cut
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -20,8 +20,10 @@ from ondes.nmf.penalties import ActivationPenalty
 from ondes.rebatch import slices
 from ondes.separation.dictionary_masks import DictionaryMasks
 from ondes.separation.sources import REST, Models, Sources
-from ondes.signal.recordings import AudioBlocks, RawFormat, open_blocks
-from ondes.signal.stft import Frames, mean_power
+from ondes.separation.unfolded_masks import TrainedModel, UnfoldedMaskStream
+from ondes.signal.excerpt import Excerpt, open_excerpt
+from ondes.signal.recordings import RawFormat
+from ondes.signal.stft import Frames, Stft, mean_power
 
 __all__ = ["Separator", "separate", "separate_file"]
 
@@ -32,9 +34,11 @@ LOUDEST_SAMPLE = 1e30  # beyond, the Fourier sums of float32 may overflow
 
 
 class MaskStream(Protocol):
-    """Masks of a stream of frames: `DictionaryMasks`."""
+    """Masks of a stream of frames: `DictionaryMasks`, `UnfoldedMaskStream`."""
 
     names: tuple[str, ...]
+    sr: int
+    stft: Stft
 
     def reset(self) -> None:
         """Forget everything pushed so far."""
@@ -55,13 +59,16 @@ class Separator:
 
     Parameters
     ----------
-    models : mapping of str to Dictionary, or one Dictionary with groups, or Sources
-        The dictionaries of the sources.
+    models : mapping of str to Dictionary, one Dictionary with groups, Sources, or TrainedSeparator
+        The dictionaries of the sources, or a separator that was trained for them.
     sr : int, optional
         Sampling rate of the mixture; by default that of the models.
     residual : str, optional
         Name of one more source, for power beyond ten times what the dictionaries explain. By
         default the sources share all power in proportion.
+    adapt : str or sequence of str
+        Names of sources whose dictionaries follow the mixture while it is separated, held by what
+        was learned before. Good for the less known source, such as music under a voice.
     n_free : int
         Components learned from the mixture itself while it is separated. They are one more
         source; the given components stay fixed.
@@ -70,9 +77,9 @@ class Separator:
     penalty : ActivationPenalty, optional
         On the activations, with the sources as groups: with `GroupLog` fewer sources are active
         at a time.
-    batch_size : int
-        Frames separated at a time, and between two updates of the free components. The output is
-        delayed by as many frames.
+    batch_size : int, optional
+        Frames separated at a time, and between two updates of dictionaries that adapt. The output
+        is delayed by as many frames. By default 64, or 256 with `adapt`.
     random_state : int
         Decides the first dictionary of the free components.
     backend, device, n_jobs
@@ -88,9 +95,10 @@ class Separator:
     Examples
     --------
     >>> import numpy as np
+    >>> from ondes.signal.audio_settings import AudioSettings
     >>> from ondes.signal.stft import Stft
     >>> rows = np.array([[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
-    >>> sources = Sources(rows, np.arange(2), ("low", "high"), 8000, Stft(4))
+    >>> sources = Sources(rows, np.arange(2), ("low", "high"), AudioSettings(8000, Stft(4)))
     >>> separator = Separator(sources)
     >>> first = separator.push(np.ones(1000))
     >>> last = separator.flush()
@@ -101,41 +109,50 @@ class Separator:
 
     def __init__(
         self,
-        models: Models,
+        models: Models | TrainedModel,
         *,
         sr: int | None = None,
         residual: str | None = None,
+        adapt: str | Sequence[str] = (),
         n_free: int = 0,
         rest: str = REST,
         penalty: ActivationPenalty | None = None,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         random_state: int = 0,
         backend: str = "auto",
         device: str | None = None,
         n_jobs: int | None = None,
     ) -> None:
-        sources = Sources.of(models)
-        self._masks: MaskStream = DictionaryMasks(
-            sources,
-            residual=residual,
-            n_free=n_free,
-            rest=rest,
-            penalty=penalty,
-            batch_size=batch_size,
-            random_state=random_state,
-            compute=Compute(backend, device, n_jobs=n_jobs),
-        )
+        self._masks: MaskStream
+        if isinstance(models, TrainedModel):
+            if residual is not None or adapt or n_free or penalty is not None:
+                raise ValueError(
+                    "A trained separator takes neither residual, adapt, n_free nor penalty."
+                )
+            self._masks = UnfoldedMaskStream(models)
+        else:
+            self._masks = DictionaryMasks(
+                Sources.of(models),
+                residual=residual,
+                adapt=(adapt,) if isinstance(adapt, str) else tuple(adapt),
+                n_free=n_free,
+                rest=rest,
+                penalty=penalty,
+                batch_size=batch_size,
+                random_state=random_state,
+                compute=Compute(backend, device, n_jobs=n_jobs),
+            )
         self.names = self._masks.names
         if len(set(self.names)) < len(self.names):
             raise ValueError(f"Two sources have the same name among {self.names}; rename one.")
-        self.sr = sources.sr if sr is None else sr
-        self._n_known = sources.stft.n_bins
-        self._stft = sources.stft.at_rate(self.sr / sources.sr)
+        self.sr = self._masks.sr if sr is None else sr
+        self._n_known = self._masks.stft.n_bins
+        self._stft = self._masks.stft.at_rate(self.sr / self._masks.sr)
         self._stft.check_invertible()
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything pushed so far, and what the free components have learned."""
+        """Forget everything pushed so far, and what was learned from it."""
         self._shape: tuple[int, ...] | None = None
         self._mixture = np.zeros(0, np.float32)  # samples not yet divided among the sources
         self._masks.reset()
@@ -237,13 +254,15 @@ class Separator:
         }
 
 
-def separate(mixture: ArrayLike, models: Models, *, sr: int, **options: Any) -> dict[str, Samples]:
+def separate(
+    mixture: ArrayLike, models: Models | TrainedModel, *, sr: int, **options: Any
+) -> dict[str, Samples]:
     """Separate a mixture in memory.
 
     Parameters
     ----------
     mixture : array of shape (n,) or (n, n_channels)
-    models : mapping of str to Dictionary, or one Dictionary with groups, or Sources
+    models : mapping of str to Dictionary, one Dictionary with groups, Sources, or TrainedSeparator
     sr : int
         Sampling rate of the mixture.
     **options
@@ -257,9 +276,10 @@ def separate(mixture: ArrayLike, models: Models, *, sr: int, **options: Any) -> 
     Examples
     --------
     >>> import numpy as np
+    >>> from ondes.signal.audio_settings import AudioSettings
     >>> from ondes.signal.stft import Stft
     >>> rows = np.array([[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
-    >>> sources = Sources(rows, np.arange(2), ("low", "high"), 8000, Stft(4))
+    >>> sources = Sources(rows, np.arange(2), ("low", "high"), AudioSettings(8000, Stft(4)))
     >>> stems = separate(np.ones((10, 2)), sources, sr=8000)
     >>> stems["low"].shape
     (10, 2)
@@ -271,8 +291,10 @@ def separate(mixture: ArrayLike, models: Models, *, sr: int, **options: Any) -> 
 
 def separate_file(
     path: str | Path | BinaryIO,
-    models: Models,
+    models: Models | TrainedModel,
     *,
+    start: float = 0.0,
+    end: float | None = None,
     block_size: int = 65536,
     raw: RawFormat | None = None,
     **options: Any,
@@ -283,7 +305,9 @@ def separate_file(
     ----------
     path : str, Path or binary stream
         As in `ondes.signal.recordings.open_blocks`.
-    models : mapping of str to Dictionary, or one Dictionary with groups, or Sources
+    models : mapping of str to Dictionary, one Dictionary with groups, Sources, or TrainedSeparator
+    start, end : float
+        The part to separate, in seconds; by default everything.
     block_size : int
         Samples read at a time. The result does not depend on it.
     raw : RawFormat, optional
@@ -307,14 +331,16 @@ def separate_file(
     --------
     >>> import io
     >>> import numpy as np
+    >>> from ondes.signal.audio_settings import AudioSettings
     >>> from ondes.signal.recordings import RawFormat
     >>> from ondes.signal.stft import Stft
-    >>> sources = Sources(np.full((2, 3), 1 / 3), np.arange(2), ("a", "b"), 8000, Stft(4))
+    >>> audio = AudioSettings(8000, Stft(4))
+    >>> sources = Sources(np.full((2, 3), 1 / 3), np.arange(2), ("a", "b"), audio)
     >>> blocks = separate_file(io.BytesIO(bytes(2000)), sources, raw=RawFormat(8000))
     >>> sum(len(block["a"]) for block in blocks)
     1000
     """
-    blocks = open_blocks(path, block_size=block_size, raw=raw)
+    blocks = open_excerpt(path, start=start, end=end, block_size=block_size, raw=raw)
     return StemBlocks(Separator(models, sr=blocks.sr, **options), blocks)
 
 
@@ -328,7 +354,7 @@ class StemBlocks:
         Sampling rate of the recording and of its stems.
     """
 
-    def __init__(self, separator: Separator, blocks: AudioBlocks) -> None:
+    def __init__(self, separator: Separator, blocks: Excerpt) -> None:
         self.names, self.sr = separator.names, separator.sr
         self._stems = self._separated(separator, blocks)
 
@@ -339,7 +365,7 @@ class StemBlocks:
         return next(self._stems)
 
     @staticmethod
-    def _separated(separator: Separator, blocks: AudioBlocks) -> Iterator[dict[str, Samples]]:
+    def _separated(separator: Separator, blocks: Excerpt) -> Iterator[dict[str, Samples]]:
         damage = None
         with blocks:
             try:

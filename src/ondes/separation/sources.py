@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from ondes.nmf.divergence import Array
+from ondes.nmf.divergence import Array, BetaDivergence
 from ondes.nmf.penalties import ActivationPenalty
 from ondes.nmf.problem import TRANSFORM_SOLVER, Problem, Solver
 from ondes.signal.audio_settings import AudioSettings
@@ -16,8 +16,11 @@ from ondes.signal.stft import Stft
 
 __all__ = ["FLOOR", "REST", "Models", "SourceDictionary", "Sources"]
 
-FLOOR = 1e-12  # relative to a frame's mean power; the sources share it evenly
+FLOOR = 1e-12  # power relative to a frame's mean; the sources share it evenly
 REST = "rest"
+ITAKURA_SAITO = BetaDivergence.of("itakura-saito")
+# Few plain steps: with other divergences a solution that has converged separates worse.
+FEW_STEPS = Solver(max_steps=25, momentum=())
 
 
 class SourceDictionary(Protocol):
@@ -37,7 +40,21 @@ class SourceDictionary(Protocol):
 
     @property
     def estimator(self) -> Any:
-        """The estimator, whose `background` must be None."""
+        """The estimator: its `beta_loss` and `sparsity`; its `background` must be None."""
+
+
+@dataclass(frozen=True)
+class SourcesProblem(Problem):
+    """A `Problem` where each component has its own share of the sparsity."""
+
+    sparsity_weights: Array | None = None
+
+    @property
+    def sparsity_slope(self) -> Array:
+        """What sparsity adds to each component's denominator, shape (n_components,)."""
+        weights = 1.0 if self.sparsity_weights is None else self.sparsity_weights
+        slope: Array = super().sparsity_slope * weights
+        return slope
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,25 +67,30 @@ class Sources:
     source_of : integer array of shape (n_components,)
         The index in `names` of each row's source.
     names : tuple of str
-    sr : int
-        Sampling rate in Hz that the dictionaries were learned at.
-    stft : Stft
-        The transform that they were learned with.
+    audio : AudioSettings
+        Of the frames that the dictionaries were learned from.
+    divergence : BetaDivergence
+        That they were learned with.
+    sparsity : float
+        As in `Problem`.
+    sparsity_weights : array of shape (n_components,), optional
+        How much of it each component gets; by default all of it.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from ondes.signal.stft import Stft
-    >>> rows = np.full((3, 5), 0.2)
-    >>> Sources(rows, np.array([0, 0, 1]), ("voice", "noise"), 8000, Stft(8)).n_components
+    >>> rows, audio = np.full((3, 5), 0.2), AudioSettings(8000, Stft(8))
+    >>> Sources(rows, np.array([0, 0, 1]), ("voice", "noise"), audio).n_components
     3
     """
 
     dictionary: Array
     source_of: Array
     names: tuple[str, ...]
-    sr: int
-    stft: Stft
+    audio: AudioSettings
+    divergence: BetaDivergence = ITAKURA_SAITO
+    sparsity: float = 0.0
+    sparsity_weights: Array | None = None
 
     def __post_init__(self) -> None:
         if not self.names or len(set(self.names)) < len(self.names):
@@ -84,6 +106,33 @@ class Sources:
         """Rows of all sources together."""
         return len(self.dictionary)
 
+    @property
+    def sr(self) -> int:
+        """Sampling rate in Hz that the dictionaries were learned at."""
+        return self.audio.sr
+
+    @property
+    def stft(self) -> Stft:
+        """The transform that they were learned with."""
+        return self.audio.stft
+
+    @property
+    def exponent(self) -> int:
+        """Which power of the modelled spectra is power: 1, or 2 for magnitudes."""
+        return 2 if self.audio.spectrum == "magnitude" else 1
+
+    @property
+    def floor(self) -> float:
+        """The noise floor of the model, relative to a frame's mean."""
+        return float(FLOOR ** (1 / self.exponent))
+
+    def rows_of(self, name: str) -> Array:
+        """Boolean array of shape (n_components,): which rows belong to a source."""
+        if name not in self.names:
+            raise ValueError(f"No source has the name {name!r}; there are {', '.join(self.names)}.")
+        rows: Array = self.source_of == self.names.index(name)
+        return rows
+
     @classmethod
     def of(cls, given: Models) -> Sources:
         """Sources as they are, from dictionaries by name, or from the groups of one dictionary."""
@@ -95,20 +144,21 @@ class Sources:
 
     @classmethod
     def from_dictionaries(cls, dictionaries: Mapping[str, SourceDictionary]) -> Self:
-        """One source per dictionary; all must have the same sampling rate and STFT."""
+        """One source per dictionary; all must have been learned with the same settings."""
         if not dictionaries:
             raise ValueError("No dictionaries were given; give at least one by name.")
-        (first, audio), *others = [(name, _audio_of(name, d)) for name, d in dictionaries.items()]
-        for name, other in others:
-            if (other.sr, other.stft) != (audio.sr, audio.stft):
+        settings = {name: _settings_of(name, each) for name, each in dictionaries.items()}
+        first, *others = settings
+        for name in others:
+            if not settings[name].fits(settings[first]):
                 raise ValueError(
-                    f"The dictionaries {first!r} ({audio.sr} Hz, {audio.stft}) and {name!r} "
-                    f"({other.sr} Hz, {other.stft}) are for different frames; learn both with the "
-                    "same settings."
+                    f"The dictionaries {first!r} ({settings[first]}) and {name!r} "
+                    f"({settings[name]}) are for different frames; learn both with the same "
+                    "settings."
                 )
         rows = [dictionary.components for dictionary in dictionaries.values()]
         source_of = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
-        return cls(np.concatenate(rows), source_of, tuple(dictionaries), audio.sr, audio.stft)
+        return cls(np.concatenate(rows), source_of, tuple(dictionaries), *settings[first])
 
     @classmethod
     def from_groups(cls, dictionary: SourceDictionary, names: Iterable[str] | None = None) -> Self:
@@ -121,7 +171,7 @@ class Sources:
         names : iterable of str, optional
             In the order of the sorted labels; by default the labels themselves.
         """
-        audio = _audio_of("dictionary", dictionary)
+        settings = _settings_of("dictionary", dictionary)
         if dictionary.groups is None:
             raise ValueError(
                 "The dictionary has no groups, so its sources are unknown; learn it with groups=, "
@@ -133,14 +183,14 @@ class Sources:
             raise ValueError(
                 f"{len(chosen)} names do not fit the dictionary's {len(labels)} groups."
             )
-        return cls(dictionary.components, source_of, chosen, audio.sr, audio.stft)
+        return cls(dictionary.components, source_of, chosen, *settings)
 
     @classmethod
     def from_components(
         cls, dictionary: SourceDictionary, components: Mapping[str, Iterable[int]]
     ) -> Self:
         """Sources from lists of a dictionary's components; those in no list are "rest"."""
-        audio = _audio_of("dictionary", dictionary)
+        settings = _settings_of("dictionary", dictionary)
         n_components = len(dictionary.components)
         source_of = np.full(n_components, len(components))
         for source, (name, indices) in enumerate(components.items()):
@@ -156,32 +206,64 @@ class Sources:
         names = tuple(components)
         if (source_of == len(components)).any():
             names = (*names, REST)
-        return cls(dictionary.components, source_of, names, audio.sr, audio.stft)
+        return cls(dictionary.components, source_of, names, *settings)
 
     def with_source(self, rows: Array, name: str) -> Sources:
         """These sources and one more; `rows` of shape (n, n_bins) may be empty."""
-        return Sources(
-            np.concatenate([self.dictionary, rows]),
-            np.concatenate([self.source_of, np.full(len(rows), len(self.names))]),
-            (*self.names, name),
-            self.sr,
-            self.stft,
+        weights = self.sparsity_weights
+        return replace(
+            self,
+            dictionary=np.concatenate([self.dictionary, rows]),
+            sparsity_weights=None if weights is None else np.append(weights, np.ones(len(rows))),
+            source_of=np.concatenate([self.source_of, np.full(len(rows), len(self.names))]),
+            names=(*self.names, name),
         )
 
     def problem(
-        self, solver: Solver = TRANSFORM_SOLVER, penalty: ActivationPenalty | None = None
+        self, solver: Solver | None = None, penalty: ActivationPenalty | None = None
     ) -> Problem:
         """What `ondes.nmf.encoding.encode` solves for each frame; the groups are the sources."""
-        return Problem(self.dictionary, FLOOR, solver, None, penalty, self.source_of)
+        if solver is None:
+            solver = TRANSFORM_SOLVER if self.divergence == ITAKURA_SAITO else FEW_STEPS
+        return SourcesProblem(
+            self.dictionary,
+            self.floor,
+            solver,
+            penalty=penalty,
+            groups=self.source_of,
+            divergence=self.divergence,
+            sparsity=self.sparsity,
+            sparsity_weights=self.sparsity_weights,
+        )
 
 
 Models = Sources | SourceDictionary | Mapping[str, SourceDictionary]
 
 
-def _audio_of(name: str, dictionary: SourceDictionary) -> AudioSettings:
+class _Settings(NamedTuple):
+    """What a dictionary was learned with, as far as it matters to separation."""
+
+    audio: AudioSettings
+    divergence: BetaDivergence
+    sparsity: float
+
+    def __str__(self) -> str:
+        audio = self.audio
+        return (
+            f"{audio.sr} Hz, {audio.stft}, {audio.spectrum}, β = {self.divergence.beta:g}, "
+            f"sparsity {self.sparsity:g}"
+        )
+
+    def fits(self, other: _Settings) -> bool:
+        """Whether frames of the one are frames of the other; silence does not matter."""
+        return self == other._replace(audio=replace(other.audio, top_db=self.audio.top_db))
+
+
+def _settings_of(name: str, dictionary: SourceDictionary) -> _Settings:
     if not hasattr(dictionary, "components"):
         raise ValueError(f"{name!r} has learned nothing yet; learn it first.")
-    if dictionary.estimator.background is not None:
+    estimator = dictionary.estimator
+    if estimator.background is not None:
         raise ValueError(
             f"{name!r} was learned with a background, which belongs to no source; learn it without."
         )
@@ -190,4 +272,5 @@ def _audio_of(name: str, dictionary: SourceDictionary) -> AudioSettings:
             f"{name!r} was learned from arrays, so its sampling rate and STFT are unknown; give "
             "ondes.Dictionary an AudioSettings."
         )
-    return dictionary.audio
+    divergence = BetaDivergence.of(estimator.beta_loss)
+    return _Settings(dictionary.audio, divergence, float(estimator.sparsity))

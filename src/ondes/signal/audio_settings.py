@@ -6,9 +6,14 @@ import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from ondes.signal.stft import Stft
 
 __all__ = ["AudioSettings"]
+
+SPECTRA = ("power", "magnitude")
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,9 @@ class AudioSettings:
     top_db : float or None
         Frames this many decibels below the loudest so far of their recording are silent: they are
         left out, and so are frames of zeros. None keeps every frame.
+    spectrum : {"power", "magnitude"}
+        What a frame holds: the mean power of the channels, or its square root. Which frames are
+        silent depends on power in either case.
 
     Examples
     --------
@@ -33,6 +41,7 @@ class AudioSettings:
     sr: int
     stft: Stft
     top_db: float | None = 60.0
+    spectrum: str = "power"
 
     def __post_init__(self) -> None:
         if not isinstance(self.sr, Integral) or not 1 <= self.sr < 2**31:
@@ -44,8 +53,42 @@ class AudioSettings:
                 f"top_db={self.top_db!r} must be a positive number of decibels, or None to keep "
                 "every frame."
             )
+        if self.spectrum not in SPECTRA:
+            raise ValueError(f"spectrum={self.spectrum!r} must be 'power' or 'magnitude'.")
         object.__setattr__(self, "sr", int(self.sr))
         object.__setattr__(self, "top_db", None if self.top_db is None else float(self.top_db))
+
+    def frames(self, samples: ArrayLike) -> NDArray[np.float32]:
+        """All frames of a signal at `sr`, silent ones included.
+
+        Parameters
+        ----------
+        samples : array of shape (n,) or (n, n_channels)
+
+        Returns
+        -------
+        float32 array of shape (n_frames, n_bins)
+
+        Examples
+        --------
+        >>> audio = AudioSettings(8000, Stft(8), spectrum="magnitude")
+        >>> audio.frames(np.ones((10, 2))).shape
+        (4, 5)
+        """
+        power = self.stft.power(samples)
+        return self.from_power(power, out=power)
+
+    def from_power(
+        self, power: NDArray[np.float32], out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        """Frames from their power: the same array, or its square root, written to `out` if given.
+
+        Examples
+        --------
+        >>> AudioSettings(8000, Stft(2), spectrum="magnitude").from_power(np.array([[4.0, 9.0]]))
+        array([[2., 3.]])
+        """
+        return power if self.spectrum == "power" else np.sqrt(power, out=out)
 
 
 def _is_positive(value: object) -> bool:

@@ -1,7 +1,7 @@
 """Mini-batches of power frames, shuffled over many recordings.
 
-A `Schedule` says what is read in which order, a `FrameReader` reads it, and here the frames of a
-round are cut into batches, while a thread reads the next round.
+A `Schedule` decides what is read in which order, a `FrameReader` reads it, and here the frames of
+a round are cut into batches, while a thread reads the next round.
 """
 
 from __future__ import annotations

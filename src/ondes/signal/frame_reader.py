@@ -1,4 +1,4 @@
-"""Segments to power frames, on the host; silent frames are left out."""
+"""Segments to frames, on the host; silent frames are left out."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class FrameReader(Protocol):
 
 
 class HostFrameReader:
-    """Reads frames as float32 arrays: the mean power of the channels.
+    """Reads frames as float32 arrays: power or magnitude, as `audio` has it.
 
     Parameters
     ----------
@@ -102,6 +102,8 @@ class HostFrameReader:
             if top_db is not None:
                 loudest |= merge({file: loudest.get(file, 0.0)}, loudest_of(energies, file))
                 buffer.keep(first, is_active(energies, file, loudest, top_db))
+            added = buffer.frames[first:]
+            self._audio.from_power(added, out=added)
         return FramesRead(buffer.frames, loudest, n_read, self._reader.failures())
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ CHECKED_AT_ONCE = 2**20
 
 
 def describe(arrays: Sequence[Array], audio: AudioSettings) -> list[Recording]:
-    """What `ondes.signal.segments.survey` says of files, for recordings held in memory.
+    """What `ondes.signal.segments.survey` is for files, for recordings held in memory.
 
     Parameters
     ----------

@@ -108,7 +108,7 @@ def _expand(given: str | Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class AudioInfo:
-    """What the header of a recording says.
+    """What the header of a recording declares.
 
     Attributes
     ----------

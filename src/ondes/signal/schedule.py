@@ -1,4 +1,4 @@
-"""The order in which recordings are read, and where in it we are.
+"""The order in which recordings are read, and the position in it.
 
 Work goes in rounds: the frames of some segments, mixed by a generator seeded with (random state,
 pass, round) and cut into batches. Where a round starts is a few numbers, so an interrupted run
@@ -11,7 +11,7 @@ import hashlib
 import json
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -39,7 +39,7 @@ class Position:
     n_unmeasured : int
         Recordings of unknown length that this pass has read to their end.
     frame : int
-        Of the next one of these: the frame to continue at.
+        Where to continue in the next one of these.
     n_read : int
         Frames read before the round, over all passes, silent ones included.
     n_given : int
@@ -244,7 +244,9 @@ class Schedule:
             raise ValueError(INVALID) from error
         check_same(recordings, self.recordings)
         if settings != self._fingerprint:
-            raise ValueError("The saved position is of other settings: start again without it.")
+            raise ValueError(
+                "The saved position belongs to other settings: start again without it."
+            )
         position = Position(**counts, loudest=loudest)
         are_known = ((files >= 0) & (files < len(self.recordings))).all()
         is_one_each = len(loudest) == len(files)
@@ -280,10 +282,8 @@ class Schedule:
 
     @cached_property
     def _fingerprint(self) -> str:
-        stft, audio = self.audio.stft, self.audio
-        settings = [stft.n_fft, stft.hop_length, stft.window, audio.sr, audio.top_db]
-        settings += [self.batch_size, self.round_size, self.segment_size, self.n_open]
-        settings += [self.random_state]
+        sizes = (self.batch_size, self.round_size, self.segment_size, self.n_open)
+        settings = (*astuple(self.audio), *sizes, self.random_state)
         return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:32]
 
 

@@ -132,4 +132,5 @@ def _deciding_settings(model: SavedModel, settings: Mapping[str, Any]) -> dict[s
         stft = model.audio.stft
         deciding |= {"sr": model.audio.sr, "top_db": model.audio.top_db, "n_fft": stft.n_fft}
         deciding |= {"hop_length": stft.hop_length, "window": stft.window}
+        deciding |= {"spectrum": model.audio.spectrum}
     return deciding | dict(settings)

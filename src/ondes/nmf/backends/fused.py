@@ -48,6 +48,8 @@ SHORTEST_CHUNK = 4  # tiles of frames that are summed before the sum is stored
 def unsupported(problem: Problem, dtype: torch.dtype) -> str | None:
     """What the kernel cannot solve of `problem`, as a sentence, or None."""
     kind = type(problem.penalty)
+    if problem.divergence.beta != 0 or problem.sparsity:
+        return "The fused kernel has the Itakura-Saito divergence without sparsity."
     if dtype != torch.float32:
         return f"The fused kernel works in float32, not {str(dtype).removeprefix('torch.')}."
     if problem.penalty is not None and kind not in (L1, GroupLog):

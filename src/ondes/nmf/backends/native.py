@@ -46,6 +46,8 @@ def isa() -> str:
 
 def unsupported(problem: Problem) -> str | None:
     """What this backend cannot solve of `problem`, as a sentence, or None."""
+    if problem.divergence.beta != 0 or problem.sparsity:
+        return "The native backend has the Itakura-Saito divergence without sparsity."
     kind = type(problem.penalty)
     if problem.penalty is None or kind in (L1, GroupLog):
         return None
@@ -73,7 +75,13 @@ def summarise(
     activations = _solve(frames, problem, start, n_jobs, sums)
     divergence = float(sums.pop("divergence")[0])
     return activations, Statistics.from_sums(
-        problem.dictionary, **sums, divergence=divergence, n_frames=float(len(frames))
+        problem.dictionary,
+        sums["weighted"],
+        sums["inverse"],
+        sums["penalty_gradient"],
+        divergence,
+        float(len(frames)),
+        problem.divergence.beta,
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ondes.nmf.divergence import Array, LevelledFrames, itakura_saito
+from ondes.nmf.divergence import Array, LevelledFrames
 from ondes.nmf.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem, power
 from ondes.nmf.statistics import Statistics
 from ondes.rebatch import slices
@@ -41,7 +41,8 @@ def divergences(frames: LevelledFrames, activations: Array, problem: Problem) ->
     """d(ε + v, ε + h W), one float64 value per frame."""
     dictionary = problem.dictionary.astype(frames.values.dtype)
     model = activations @ dictionary + known_part(frames, problem)
-    return itakura_saito(frames.values + frames.values.dtype.type(problem.floor), model)
+    target = frames.values + frames.values.dtype.type(problem.floor)
+    return problem.divergence.value(target, model)
 
 
 def penalty_slope(activations: Array, problem: Problem) -> Array | float:
@@ -55,10 +56,12 @@ def penalty_slope(activations: Array, problem: Problem) -> Array | float:
 
 
 def penalty_value(activations: Array, problem: Problem) -> Array | float:
-    """Σ_groups ψ(share), one value per frame."""
-    if problem.penalty is None:
-        return 0.0
-    values: Array = problem.penalty.value(_group_shares(activations, problem)).sum(axis=1)
+    """Σ_groups ψ(share), and the sparsity λ Σ_k ‖w_k‖₂ h_k: one value per frame."""
+    values: Array | float = 0.0
+    if problem.penalty is not None:
+        values = problem.penalty.value(_group_shares(activations, problem)).sum(axis=1)
+    if problem.sparsity:
+        values = values + activations @ problem.sparsity_slope
     return values
 
 
@@ -74,12 +77,16 @@ def _group_shares(activations: Array, problem: Problem) -> Array:
 
 
 def fresh_start(frames: LevelledFrames, problem: Problem) -> Array:
-    """Equal activations at the gain that minimises the divergence: mean over bins of v / y."""
+    """Equal activations at the gain that minimises the divergence: Σ v y^(β−1) / Σ y^β."""
     n_components, n_bins = problem.dictionary.shape
     dtype = frames.values.dtype
     even = n_bins / n_components
     model = (even * problem.dictionary.sum(axis=0) + problem.floor).astype(dtype)
-    gain = np.sum((frames.values + dtype.type(problem.floor)) / model, axis=1) / n_bins
+    target, beta = frames.values + dtype.type(problem.floor), problem.divergence.beta
+    if beta == 0:
+        gain = np.sum(target / model, axis=1) / n_bins
+    else:
+        gain = target @ model ** (beta - 1) / np.sum(model**beta)
     return np.repeat(dtype.type(even) * gain[:, None], n_components, axis=1)
 
 
@@ -114,6 +121,7 @@ def _solve(frames: LevelledFrames, problem: Problem, start: Array | None) -> Arr
     target = frames.values + dtype.type(problem.floor)
     known = np.broadcast_to(known_part(frames, problem), target.shape)
     tolerated = TOLERATED_RISE * n_bins
+    sparsity = problem.sparsity_slope.astype(dtype) if problem.sparsity else dtype.type(0)
 
     found = np.maximum(fresh_start(frames, problem) if start is None else start, ACTIVATION_FLOOR)
     found = found.astype(dtype)
@@ -124,16 +132,15 @@ def _solve(frames: LevelledFrames, problem: Problem, start: Array | None) -> Arr
     age = np.zeros(len(found), dtype=int)
     for _ in range(solver.max_steps):
         model = point @ dictionary + known[active]
-        inverse = 1 / model
-        ratio = target[active] * inverse
-        numerator = (ratio * inverse) @ dictionary.T
-        denominator = inverse @ dictionary.T + penalty_slope(point, problem)
+        terms = problem.divergence.step_terms(target[active], model, cost=bool(solver.momentum))
+        numerator = terms.data @ dictionary.T
+        denominator = terms.model @ dictionary.T + penalty_slope(point, problem) + sparsity
         step = point * power(numerator / denominator, solver.exponent)
         step = np.maximum(step, dtype.type(ACTIVATION_FLOOR))
         residual = np.sum(point * np.abs(numerator - denominator), axis=1) / n_bins
 
         if solver.momentum:
-            fit = np.sum(ratio - np.log(ratio) - 1, axis=1, dtype=np.float64)
+            fit = np.sum(terms.cost, axis=1, dtype=np.float64)
             cost = fit + penalty_value(point, problem)
             risen = cost > lowest + tolerated
             lowest = np.minimum(lowest, cost)
@@ -168,7 +175,7 @@ def summarise(
     Takes what `encode` takes; returns the activations and the `Statistics` of these frames.
     """
     activations = encode(frames, problem, start, n_jobs)
-    total = Statistics.zeros(*problem.dictionary.shape)
+    total = Statistics.zeros(*problem.dictionary.shape, beta=problem.divergence.beta)
     for rows in slices(len(frames), BLOCK):
         total = total + _accumulate(frames[rows], activations[rows], problem)
     return activations, total
@@ -178,14 +185,14 @@ def _accumulate(frames: LevelledFrames, activations: Array, problem: Problem) ->
     dtype = frames.values.dtype
     model = activations @ problem.dictionary.astype(dtype) + known_part(frames, problem)
     target = frames.values + dtype.type(problem.floor)
-    inverse = 1 / model
-    weighted = activations.T @ (target * inverse * inverse)
+    terms = problem.divergence.step_terms(target, model)
     gradient = penalty_slope(activations, problem) * activations
     return Statistics.from_sums(
         problem.dictionary,
-        weighted=weighted,
-        inverse=(activations.T @ inverse).astype(np.float64),
+        weighted=activations.T @ terms.data,
+        inverse=(activations.T @ terms.model).astype(np.float64),
         penalty_gradient=gradient.sum(axis=0, dtype=np.float64),
-        divergence=float(itakura_saito(target, model).sum()),
+        divergence=float(problem.divergence.value(target, model).sum()),
         n_frames=float(len(frames)),
+        beta=problem.divergence.beta,
     )

@@ -67,7 +67,13 @@ class TorchBackend:
         assert sums is not None
         weighted, inverse, gradient, divergence = (each.cpu().double().numpy() for each in sums)
         return activations, Statistics.from_sums(
-            problem.dictionary, weighted, inverse, gradient, float(divergence), float(len(frames))
+            problem.dictionary,
+            weighted,
+            inverse,
+            gradient,
+            float(divergence),
+            float(len(frames)),
+            problem.divergence.beta,
         )
 
     def _solve(
@@ -183,7 +189,7 @@ def solve_plainly(
         if background is not None and background_activation is not None:
             known = torch.outer(background_activation[rows], background) + problem.floor
         if start is None:
-            gain = (target / first).sum(dim=1, keepdim=True) / n_bins
+            gain = _best_gain(target, first, problem.divergence.beta)
             here = (n_bins / len(dictionary) * gain).expand(-1, len(dictionary))
         else:
             here = start[rows]
@@ -203,6 +209,12 @@ def _even_start(dictionary: Tensor, problem: Problem) -> Tensor:
     return n_bins / n_components * dictionary.sum(dim=0) + problem.floor
 
 
+def _best_gain(target: Tensor, model: Tensor, beta: float) -> Tensor:
+    if beta == 0:
+        return (target / model).sum(dim=1, keepdim=True) / target.shape[1]
+    return (target @ model ** (beta - 1) / (model**beta).sum())[:, None]
+
+
 def _descend(
     target: Tensor, known: Tensor, dictionary: Tensor, problem: Problem, start: Tensor
 ) -> Tensor:
@@ -214,19 +226,24 @@ def _descend(
     here, point = found, found
     lowest = torch.full((len(found),), torch.inf, dtype=widest(found.device), device=found.device)
     age = torch.zeros_like(active)
+    sparsity: Tensor | float = 0.0
+    if problem.sparsity:
+        sparsity = problem.sparsity * dictionary.square().sum(dim=1).sqrt()
     for _ in range(solver.max_steps):
-        inverse = 1 / torch.addmm(known, point, dictionary)
-        ratio = target * inverse
-        numerator = (ratio * inverse) @ dictionary.T
-        denominator = inverse @ dictionary.T + _penalty_slope(point, problem)
+        model = torch.addmm(known, point, dictionary)
+        terms = problem.divergence.step_terms(target, model, torch, cost=bool(solver.momentum))
+        numerator = terms.data @ dictionary.T
+        denominator = terms.model @ dictionary.T + _penalty_slope(point, problem) + sparsity
         step = point * power(numerator / denominator, solver.exponent, torch)
         step = step.clamp(min=ACTIVATION_FLOOR)
         residual = (point * (numerator - denominator).abs()).sum(dim=1) / n_bins
 
         going_down = torch.ones_like(active, dtype=torch.bool)
         if solver.momentum:
-            fit = (ratio - ratio.log() - 1).sum(dim=1, dtype=lowest.dtype)
+            fit = terms.cost.sum(dim=1, dtype=lowest.dtype)
             cost = fit + _penalty_value(point, problem)
+            if problem.sparsity:
+                cost = cost + point @ sparsity
             going_down = cost <= lowest + TOLERATED_RISE * n_bins
             lowest = torch.minimum(lowest, cost)
             age = torch.where(going_down, age + 1, 0) % len(momentum)
@@ -257,14 +274,14 @@ def _accumulate(
     target: Tensor, known: Tensor, dictionary: Tensor, problem: Problem, activations: Tensor
 ) -> Sums:
     wide = widest(target.device)
-    inverse = 1 / torch.addmm(known.expand_as(target), activations, dictionary)
-    ratio = target * inverse
+    model = torch.addmm(known.expand_as(target), activations, dictionary)
+    terms = problem.divergence.step_terms(target, model, torch, cost=True)
     gradient = _penalty_slope(activations, problem) * activations
     return Sums(
-        weighted=(activations.T @ (ratio * inverse)).to(wide),
-        inverse=(activations.T @ inverse).to(wide),
+        weighted=(activations.T @ terms.data).to(wide),
+        inverse=(activations.T @ terms.model).to(wide),
         penalty_gradient=gradient.sum(dim=0, dtype=wide),
-        divergence=(ratio - ratio.log() - 1).sum(dtype=wide),
+        divergence=terms.cost.sum(dtype=wide),
     )
 
 

@@ -1,0 +1,113 @@
+"""`ondes train`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ondes.cli import options, terminal
+from ondes.errors import printable
+
+if TYPE_CHECKING:
+    from ondes.separator_training.trainer import SeparatorProgress
+
+
+@click.command(short_help="Train a separator from recordings of each source.")
+@click.argument("sources", nargs=-1, required=True, metavar="NAME=FILES...")
+@click.option("-o", "--output", required=True, type=click.Path(), help="Separator to write.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="How long to train.",
+)
+@options.count(
+    "--updates", help="Train for N updates instead of --minutes: the same seed, the same result."
+)
+@options.count("-k", "--components", help="Spectra per source.  [default: 64, on a GPU 128]")
+@options.count("--sr", default=16000, help="Sampling rate to work at, in Hz.")
+@options.count("--n-fft", default=2048, help="Samples per frame.")
+@options.seed
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run.")
+@options.force
+@options.as_json
+def train(sources: tuple[str, ...], output: str, **given: Any) -> int:
+    """Train a separator from recordings of each source: NAME=FILE, NAME=FOLDER or NAME=GLOB.
+
+    Repeat a NAME to add more recordings to it. Hours of recordings need no more memory than
+    minutes. A tenth of the recordings of each source is held out, and their mixtures decide which
+    state of the training is kept. Ctrl-C saves the best so far. Training needs PyTorch; separating
+    does not.
+
+    \b
+    ondes train speech=lectures/ music=records/ -o talk.ondes
+    ondes separate broadcast.mp3 -d talk.ondes
+    """  # noqa: D301
+    from ondes.atomic_file import check_destination, exclusive_writer
+    from ondes.trained import train as train_separator
+
+    inputs: dict[str, list[str]] = {}
+    for each in sources:
+        name, equals, files = each.partition("=")
+        if not (name and equals and files):
+            raise click.UsageError(f"{each!r} is not of the form NAME=FILES, as speech=lectures/.")
+        inputs.setdefault(name, []).append(files)
+    check_destination(output, given["force"] or given["resume"])
+    checkpoint = Path(f"{output}.checkpoint")
+    if given["force"] and not given["resume"]:
+        checkpoint.unlink(missing_ok=True)
+    start = time.perf_counter()
+    with exclusive_writer(Path(output)), terminal.share_bar("training") as bar:
+
+        def show(progress: SeparatorProgress) -> None:
+            ratios = " / ".join(f"{value:.1f}" for value in progress.si_sdr.values())
+            bar(progress.share_done, f"held-out SI-SDR {ratios} dB")
+
+        separator = train_separator(
+            inputs,
+            n_components=given["components"],
+            sr=given["sr"],
+            n_fft=given["n_fft"],
+            minutes=given["minutes"],
+            n_updates=given["updates"],
+            random_state=given["seed"],
+            device=given["device"],
+            checkpoint=checkpoint,
+            resume=given["resume"],
+            progress=show,
+            return_on_interrupt=True,
+        )
+        separator.save(output, force=given["force"] or given["resume"])
+    history = separator.history
+    assert history is not None
+    stopped = history.stopped_by is not None
+    if not stopped:
+        checkpoint.unlink(missing_ok=True)
+    elapsed = time.perf_counter() - start
+    ratios = dict(zip(separator.names, history.si_sdr, strict=True))
+    result = {
+        "separator": output,
+        "sources": ratios,
+        "n_updates": history.n_updates,
+        "stopped_by": history.stopped_by,
+        "elapsed": elapsed,
+    }
+    if given["as_json"]:
+        terminal.print_json(result)
+    else:
+        each = ", ".join(f"{printable(name)} {value:.1f} dB" for name, value in ratios.items())
+        click.echo(
+            f"{printable(output)}: {each} on held-out mixtures, after {history.n_updates} updates "
+            f"in {terminal.clock(elapsed)}"
+        )
+    if stopped:
+        terminal.complain(
+            f"interrupted; the best so far is in {printable(output)}; --resume continues."
+        )
+        return terminal.INTERRUPTED
+    return terminal.DONE
