@@ -26,6 +26,8 @@ import numpy as np
 
 RESULTS = Path(__file__).parent / "results" / "cluster.json"
 SR, N_COMPONENTS, N_BINS = 22050, 32, 257
+SETTINGS = {"sr": SR, "n_fft": 512, "hop_length": 256, "spectrum": "power"}
+SETTINGS |= {"beta_loss": "itakura-saito", "sparsity": 0.0}
 N_SHARDS = 8  # the default
 REPEATS = 5
 N_SIMULATED = 100
@@ -58,7 +60,7 @@ def learn_here(files: list[Path], threads: int) -> Clock:
     import ondes
 
     clock = Clock()
-    ondes.learn(files, N_COMPONENTS, sr=SR, n_jobs=threads, progress=clock)
+    ondes.learn(files, N_COMPONENTS, n_jobs=threads, progress=clock, **SETTINGS)
     return clock
 
 
@@ -72,7 +74,7 @@ def learn_there(client: Any, files: list[Path], threads: int, disturb: Any = Non
         if disturb is not None:
             disturb(now)
 
-    ondes.learn(files, N_COMPONENTS, sr=SR, n_jobs=threads, cluster=client, progress=progress)
+    ondes.learn(files, N_COMPONENTS, n_jobs=threads, cluster=client, progress=progress, **SETTINGS)
     return clock
 
 
@@ -138,7 +140,7 @@ def costs(client: Any, files: list[Path]) -> dict[str, float]:
     estimator = OnlineNMF(N_COMPONENTS, random_state=0).initialise(shard.frames)
     settings = estimator.settings
     problem = settings.problem(estimator.components_)
-    how = problem, settings.compute, shard.info.loudest, audio.top_db
+    how = problem, settings.compute, shard.info.loudest, audio
     statistics_ = shards.summarise(shard, *how)
     n_tasks = 500
 

@@ -56,7 +56,7 @@ def main() -> int:
         f"{isa} {dtype} {solver}": instructions(str(driver), isa, dtype, solver, "1")
         for isa in isas
         for dtype in ("float32", "float64")
-        for solver in ("plain", "default")
+        for solver in ("plain", "default", "kullback-leibler")
     }
     compiler = subprocess.run(["c++", "--version"], check=True, capture_output=True, text=True)
     version = compiler.stdout.splitlines()[0]
@@ -71,7 +71,7 @@ def main() -> int:
         change = count / kept["counts"][name] - 1 if name in kept["counts"] else 0.0
         too_many = comparable and change > TOLERANCE
         risen |= too_many
-        print(f"{name:20} {count:12,} {change:+7.1%}{'  too many' if too_many else ''}")
+        print(f"{name:28} {count:12,} {change:+7.1%}{'  too many' if too_many else ''}")
     return int(risen)
 
 

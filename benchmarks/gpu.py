@@ -36,6 +36,8 @@ ENTRIES = 2 * 10**8  # of the frames that are solved
 BATCH = 128  # frames of a small call, of which learning makes thousands
 ROUNDS = 5
 SQUARE = 8192
+LEARNING = {"n_fft": 512, "hop_length": 256, "spectrum": "power", "beta_loss": "itakura-saito"}
+LEARNING |= {"sparsity": 0.0, "backend": "torch", "device": "cuda"}
 Run = Callable[[], object]
 
 
@@ -325,7 +327,7 @@ def end_to_end(sr: int = 22050) -> dict[str, object]:
     def seconds(n_components: int, n_hours: int) -> float:
         torch.cuda.synchronize()
         begin = time.perf_counter()
-        ondes.learn([hour] * n_hours, n_components, sr=sr, backend="torch", device="cuda")
+        ondes.learn([hour] * n_hours, n_components, sr=sr, **LEARNING)
         torch.cuda.synchronize()
         return time.perf_counter() - begin
 
@@ -354,7 +356,7 @@ def from_files(hours: float = 4.0, sr: int = 22050) -> dict[str, object]:
 
     def seconds(files: list[Path], n_threads: int) -> float:
         begin = time.perf_counter()
-        ondes.learn(files, 32, sr=sr, backend="torch", device="cuda", n_jobs=n_threads)
+        ondes.learn(files, 32, sr=sr, n_jobs=n_threads, **LEARNING)
         return time.perf_counter() - begin
 
     rows = []

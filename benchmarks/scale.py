@@ -61,6 +61,11 @@ def learn_here(settings: dict[str, Any], paths: list[str]) -> dict[str, float]:
         paths,
         settings["n_components"],
         sr=settings["sr"],
+        n_fft=512,
+        hop_length=256,
+        spectrum="power",
+        beta_loss="itakura-saito",
+        sparsity=0.0,
         n_jobs=-1,
         on_error=lambda path, _: failures.append(path),
     )

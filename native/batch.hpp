@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <condition_variable>
 #include <cstdlib>
 #include <memory>
@@ -37,10 +38,11 @@ template <class T> class Array {
 template <class T> class PackedModel {
   public:
     PackedModel(const Kernel<T>& kernel, const double* dictionary, const double* background,
-                double floor, std::size_t n_components, std::size_t n_bins)
+                double floor, double sparsity, std::size_t n_components, std::size_t n_bins)
         : n_rows_(n_components + (background != nullptr)),
           stride_((n_bins + kernel.lanes - 1) / kernel.lanes * kernel.lanes),
-          rows_(n_rows_ * stride_), columns_(n_bins * n_rows_), even_inverse_(n_bins) {
+          is_sparse_(sparsity > 0), rows_(n_rows_ * stride_), columns_(n_bins * n_rows_),
+          even_weights_(n_bins), constants_(n_components), sparsity_(n_components) {
         Array<double> model(n_bins);
         std::fill_n(model.get(), n_bins, floor);
         const double even = double(n_bins) / double(n_components);
@@ -53,7 +55,22 @@ template <class T> class PackedModel {
             }
             std::fill_n(&rows_[k * stride_ + n_bins], stride_ - n_bins, T(0));
         }
-        for (std::size_t bin = 0; bin < n_bins; ++bin) even_inverse_[bin] = T(1 / model[bin]);
+        const bool is = kernel.loss == Loss::itakura_saito;
+        double total = 0;
+        for (std::size_t bin = 0; bin < n_bins; ++bin) total += model[bin];
+        for (std::size_t bin = 0; bin < n_bins; ++bin)
+            even_weights_[bin] = T(is ? 1 / model[bin] : double(n_bins) / total);
+        for (std::size_t k = 0; k < n_components; ++k) {
+            double sum = 0, squares = 0;
+            for (std::size_t bin = 0; bin < n_bins; ++bin) {
+                const double w = dictionary[k * n_bins + bin];
+                sum += w;
+                squares += w * w;
+            }
+            const double slope = sparsity * std::sqrt(squares);
+            sparsity_[k] = T(slope);
+            constants_[k] = T(is ? slope : sum + slope);
+        }
     }
 
     void describe(Problem<T>& problem) const {
@@ -61,12 +78,15 @@ template <class T> class PackedModel {
         problem.row_stride = stride_;
         problem.rows = rows_.get();
         problem.columns = columns_.get();
-        problem.even_inverse = even_inverse_.get();
+        problem.even_weights = even_weights_.get();
+        problem.constants = constants_.get();
+        problem.sparsity = is_sparse_ ? sparsity_.get() : nullptr;
     }
 
   private:
     std::size_t n_rows_, stride_;
-    Array<T> rows_, columns_, even_inverse_;
+    bool is_sparse_;
+    Array<T> rows_, columns_, even_weights_, constants_, sparsity_;
 };
 
 // Sums over a batch, to be added to: (n_components, n_bins) twice, (n_components) and (1).
@@ -81,13 +101,14 @@ inline std::size_t chunk_length(std::size_t n_frames, std::size_t tile) {
 }
 
 template <class T>
-void add_in_turn(const Problem<T>& p, const ChunkSums<T>& sums, const Totals& totals) {
+void add_in_turn(const Problem<T>& p, Loss loss, const ChunkSums<T>& sums, const Totals& totals) {
+    const bool is = loss == Loss::itakura_saito;
     for (std::size_t k = 0; k < p.n_components; ++k) {
         const T* const weighted = sums.weighted + k * p.row_stride;
         const T* const inverse = sums.inverse + k * p.row_stride;
         for (std::size_t bin = 0; bin < p.n_bins; ++bin) {
             totals.weighted[k * p.n_bins + bin] += double(weighted[bin]);
-            totals.inverse[k * p.n_bins + bin] += double(inverse[bin]);
+            totals.inverse[k * p.n_bins + bin] += is ? double(inverse[bin]) : sums.activations[k];
         }
         totals.penalty_gradient[k] += sums.penalty_gradient[k];
     }
@@ -105,7 +126,7 @@ void solve_batch(const Kernel<T>& kernel, const Problem<T>& problem, const Frame
     const std::size_t n_workspace = kernel.workspace_size(problem);
     const std::size_t n_sums = totals ? problem.n_components * problem.row_stride : 0;
     Array<T> workspaces(n_threads * (n_workspace + 2 * n_sums));
-    Array<double> gradients(n_threads * problem.n_components);
+    Array<double> gradients(n_threads * 2 * problem.n_components);
 
     std::atomic<std::size_t> next{0};
     std::size_t turn = 0;
@@ -114,7 +135,7 @@ void solve_batch(const Kernel<T>& kernel, const Problem<T>& problem, const Frame
     ThreadPool::instance().run(n_threads, [&](std::size_t thread) {
         T* const workspace = workspaces.get() + thread * (n_workspace + 2 * n_sums);
         T* const weighted = workspace + n_workspace;
-        double* const penalty_gradient = gradients.get() + thread * problem.n_components;
+        double* const penalty_gradient = gradients.get() + thread * 2 * problem.n_components;
         for (std::size_t chunk; (chunk = next++) < n_chunks;) {
             const std::size_t first = chunk * length, last = std::min(first + length, n_frames);
             if (!totals) {
@@ -122,12 +143,13 @@ void solve_batch(const Kernel<T>& kernel, const Problem<T>& problem, const Frame
                 continue;
             }
             std::fill_n(weighted, 2 * n_sums, T(0));
-            std::fill_n(penalty_gradient, problem.n_components, 0.0);
-            ChunkSums<T> sums{weighted, weighted + n_sums, penalty_gradient, 0.0};
+            std::fill_n(penalty_gradient, 2 * problem.n_components, 0.0);
+            ChunkSums<T> sums{weighted, weighted + n_sums, penalty_gradient,
+                              penalty_gradient + problem.n_components, 0.0};
             kernel.summarise(problem, frames, first, last, workspace, sums);
             std::unique_lock lock(mutex);
             turned.wait(lock, [&] { return turn == chunk; });
-            add_in_turn(problem, sums, *totals);
+            add_in_turn(problem, kernel.loss, sums, *totals);
             ++turn;
             turned.notify_all();
         }

@@ -32,11 +32,12 @@ template <class A> auto data_or_null(const Maybe<A>& array) {
 
 template <class T>
 void solve(const std::string& isa, In<T, 2> values, In<double, 2> dictionary, double floor,
-           double activation_floor, double tolerated_rise, Out<T, 2> activations,
+           double activation_floor, double activation_ceiling, double tolerated_rise,
+           Out<T, 2> activations,
            Maybe<In<T, 2>> start, Maybe<In<double, 1>> background,
            Maybe<In<T, 1>> background_activation, size_t max_steps, double exponent,
            const std::vector<T>& momentum, double tol, const std::string& penalty,
-           double strength, double offset, In<std::int32_t, 1> groups,
+           double strength, double offset, In<std::int32_t, 1> groups, double beta, double sparsity,
            Maybe<Out<double, 2>> weighted, Maybe<Out<double, 2>> inverse,
            Maybe<Out<double, 1>> penalty_gradient, Maybe<Out<double, 1>> divergence,
            size_t n_threads) {
@@ -53,6 +54,8 @@ void solve(const std::string& isa, In<T, 2> values, In<double, 2> dictionary, do
                                  background_activation->shape(0) == n)),
             "background must be (n_bins), its activation (n_frames)");
     require(groups.shape(0) == k, "groups must be (n_components)");
+    require(beta == 0 || beta == 1, "beta must be 0 or 1");
+    require(sparsity >= 0, "sparsity must not be negative");
     const bool summing = weighted.has_value();
     require(inverse.has_value() == summing && penalty_gradient.has_value() == summing &&
                 divergence.has_value() == summing &&
@@ -65,17 +68,19 @@ void solve(const std::string& isa, In<T, 2> values, In<double, 2> dictionary, do
         require(groups.data()[i] >= 0 && size_t(groups.data()[i]) < k, "groups must count from 0");
         n_groups = std::max(n_groups, size_t(groups.data()[i]) + 1);
     }
-    const Kernel<T>& kernel = find_kernel<T>(isa);
+    const Loss loss = beta == 0 ? Loss::itakura_saito : Loss::kullback_leibler;
+    const Kernel<T>& kernel = find_kernel<T>(isa, loss);
 
     const nb::gil_scoped_release release;
-    const PackedModel<T> model(kernel, dictionary.data(), data_or_null(background), floor, k,
-                               n_bins);
+    const PackedModel<T> model(kernel, dictionary.data(), data_or_null(background), floor,
+                               sparsity, k, n_bins);
     Problem<T> problem{};
     problem.n_components = k;
     problem.n_bins = n_bins;
     model.describe(problem);
     problem.floor = T(floor);
     problem.activation_floor = T(activation_floor);
+    problem.activation_ceiling = T(activation_ceiling);
     problem.tolerated_rise = T(tolerated_rise);
     problem.max_steps = max_steps;
     problem.exponent = T(exponent);
@@ -98,12 +103,12 @@ void solve(const std::string& isa, In<T, 2> values, In<double, 2> dictionary, do
 
 template <class T> void define_solve(nb::module_& module) {
     module.def("solve", &solve<T>, "isa"_a, "values"_a.noconvert(), "dictionary"_a.noconvert(),
-               "floor"_a, "activation_floor"_a, "tolerated_rise"_a,
+               "floor"_a, "activation_floor"_a, "activation_ceiling"_a, "tolerated_rise"_a,
                "activations"_a.noconvert(),
                "start"_a.noconvert().none(), "background"_a.noconvert().none(),
                "background_activation"_a.noconvert().none(), "max_steps"_a, "exponent"_a,
                "momentum"_a, "tol"_a, "penalty"_a, "strength"_a, "offset"_a,
-               "groups"_a.noconvert(), "weighted"_a.noconvert().none(),
+               "groups"_a.noconvert(), "beta"_a, "sparsity"_a, "weighted"_a.noconvert().none(),
                "inverse"_a.noconvert().none(), "penalty_gradient"_a.noconvert().none(),
                "divergence"_a.noconvert().none(), "n_threads"_a);
 }

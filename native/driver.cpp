@@ -1,5 +1,5 @@
 // Solves one small fixed problem without Python, for callgrind and the thread sanitizer:
-//   driver ISA float32|float64 plain|default N_THREADS
+//   driver ISA float32|float64 plain|default|kullback-leibler N_THREADS
 // With several threads as many callers solve it at once, and all must find the same bits.
 #include <cstdio>
 #include <cstdlib>
@@ -27,7 +27,7 @@ template <class T> struct Answer {
 };
 
 template <class T>
-Answer<T> solve(const ondes::Kernel<T>& kernel, bool plain, size_t n_threads) {
+Answer<T> solve(const ondes::Kernel<T>& kernel, bool plain, double sparsity, size_t n_threads) {
     unsigned state = 1;
     const auto draw = [&] { return ((state = state * 1664525u + 1013904223u) >> 8) / 16777216.0; };
     std::vector<double> dictionary(N_COMPONENTS * N_BINS);
@@ -39,13 +39,15 @@ Answer<T> solve(const ondes::Kernel<T>& kernel, bool plain, size_t n_threads) {
     const T momentum[] = {T(0), T(0.4), T(0.6), T(0.7), T(0.75), T(0.8)};
 
     const double floor = 1e-6;
-    ondes::PackedModel<T> model(kernel, dictionary.data(), nullptr, floor, N_COMPONENTS, N_BINS);
+    ondes::PackedModel<T> model(kernel, dictionary.data(), nullptr, floor, sparsity, N_COMPONENTS,
+                                N_BINS);
     ondes::Problem<T> problem{};
     problem.n_components = N_COMPONENTS;
     problem.n_bins = N_BINS;
     model.describe(problem);
     problem.floor = T(floor);
     problem.activation_floor = T(1e-20);
+    problem.activation_ceiling = T(1e15);
     problem.tolerated_rise = T(1e-4);
     problem.max_steps = 20;
     problem.exponent = 1;
@@ -63,16 +65,20 @@ Answer<T> solve(const ondes::Kernel<T>& kernel, bool plain, size_t n_threads) {
     return answer;
 }
 
-template <class T> int run(const char* isa, bool plain, size_t n_threads) {
-    const ondes::Kernel<T>& kernel = ondes::find_kernel<T>(isa);
-    const Answer<T> expected = solve(kernel, plain, 1);
+template <class T> int run(const char* isa, const char* solver, size_t n_threads) {
+    const bool plain = std::strcmp(solver, "plain") == 0;
+    const bool kl = std::strcmp(solver, "kullback-leibler") == 0;  // with the default solver
+    const double sparsity = kl ? 2 : 0;
+    const ondes::Kernel<T>& kernel = ondes::find_kernel<T>(
+        isa, kl ? ondes::Loss::kullback_leibler : ondes::Loss::itakura_saito);
+    const Answer<T> expected = solve(kernel, plain, sparsity, 1);
     std::printf("divergence %.9g\n", expected.divergence);
     std::atomic<bool> same{true};
     std::vector<std::thread> callers;
     for (size_t i = 1; i < n_threads; ++i)
         callers.emplace_back([&] {
             for (int repeat = 0; repeat < 20; ++repeat)
-                if (!(solve(kernel, plain, n_threads) == expected)) same = false;
+                if (!(solve(kernel, plain, sparsity, n_threads) == expected)) same = false;
         });
     for (std::thread& caller : callers) caller.join();
     return same ? 0 : 1;
@@ -82,11 +88,12 @@ template <class T> int run(const char* isa, bool plain, size_t n_threads) {
 
 int main(int argc, char** argv) {
     if (argc != 5) {
-        std::fprintf(stderr, "usage: driver ISA float32|float64 plain|default N_THREADS\n");
+        std::fprintf(stderr, "usage: driver ISA float32|float64 "
+                             "plain|default|kullback-leibler N_THREADS\n");
         return 2;
     }
     const bool single = std::strcmp(argv[2], "float32") == 0;
-    const bool plain = std::strcmp(argv[3], "plain") == 0;
     const size_t n_threads = std::strtoul(argv[4], nullptr, 10);
-    return single ? run<float>(argv[1], plain, n_threads) : run<double>(argv[1], plain, n_threads);
+    return single ? run<float>(argv[1], argv[3], n_threads)
+                  : run<double>(argv[1], argv[3], n_threads);
 }

@@ -41,11 +41,11 @@ inline std::vector<std::pair<std::string, const Kernels*>> instruction_sets() {
     return sets;
 }
 
-template <class T> const Kernel<T>& find_kernel(const std::string& isa) {
+template <class T> const Kernel<T>& find_kernel(const std::string& isa, Loss loss) {
     for (const auto& [name, kernels] : instruction_sets()) {
         if (name != isa) continue;
-        if constexpr (sizeof(T) == 4) return kernels->single;
-        else return kernels->twice;
+        if constexpr (sizeof(T) == 4) return kernels->single[int(loss)];
+        else return kernels->twice[int(loss)];
     }
     throw std::invalid_argument("this machine does not run instruction set " + isa);
 }

@@ -7,6 +7,7 @@
 namespace ondes {
 
 enum class Penalty { none, l1, group_log };
+enum class Loss { itakura_saito, kullback_leibler };  // β = 0 and 1
 
 template <class T> struct Problem {
     std::size_t n_components, n_bins;
@@ -14,8 +15,10 @@ template <class T> struct Problem {
     std::size_t row_stride;    // n_bins, rounded up to whole vectors
     const T* rows;             // (n_rows, row_stride), zeros behind the last bin
     const T* columns;          // (n_bins, n_rows)
-    const T* even_inverse;     // (n_bins): 1 / y of activations n_bins / n_components each
-    T floor, activation_floor, tolerated_rise;
+    const T* even_weights;     // (n_bins): Σ of these · v / n_components is the fresh activation
+    const T* constants;        // (n_components): the part of the denominator that never changes
+    const T* sparsity;         // (n_components): λ ‖w‖₂, or null
+    T floor, activation_floor, activation_ceiling, tolerated_rise;
 
     std::size_t max_steps;
     T exponent;
@@ -38,14 +41,16 @@ template <class T> struct Frames {
 
 // Sums over the frames of one chunk.
 template <class T> struct ChunkSums {
-    T* weighted;               // (n_components, row_stride): Σ h · v / y²
-    T* inverse;                // (n_components, row_stride): Σ h / y
+    T* weighted;               // (n_components, row_stride): Σ h · v / y², or v / y for KL
+    T* inverse;                // (n_components, row_stride): Σ h / y; of IS alone
     double* penalty_gradient;  // (n_components): Σ h · slope of the penalty
+    double* activations;       // (n_components): Σ h; of KL alone
     double divergence;
 };
 
-// The functions of one instruction set. A chunk is the frames from `first` to `last`.
+// The functions of one instruction set and divergence. A chunk is the frames from `first` to `last`.
 template <class T> struct Kernel {
+    Loss loss;
     std::size_t lanes, tile;
     std::size_t (*workspace_size)(const Problem<T>&);  // in T, for either function
     void (*encode)(const Problem<T>&, const Frames<T>&, std::size_t first, std::size_t last,
@@ -55,8 +60,8 @@ template <class T> struct Kernel {
 };
 
 struct Kernels {
-    Kernel<float> single;
-    Kernel<double> twice;
+    Kernel<float> single[2];  // by Loss
+    Kernel<double> twice[2];
 };
 
 }  // namespace ondes

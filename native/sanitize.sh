@@ -10,8 +10,10 @@ cmake --build build/thread --target driver -j2 >/dev/null
 for isa in $("$python" -c "from ondes.nmf.backends import native
 print(*native._kernel().instruction_sets())"); do
     for dtype in float32 float64; do
-        ./build/thread/driver "$isa" "$dtype" default 4
-        echo "thread sanitizer, $isa $dtype: nothing found"
+        for solver in default kullback-leibler; do
+            ./build/thread/driver "$isa" "$dtype" "$solver" 4
+            echo "thread sanitizer, $isa $dtype $solver: nothing found"
+        done
     done
 done
 

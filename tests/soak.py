@@ -33,6 +33,7 @@ from ondes.signal.audio_writer import write_audio
 SR = 22050
 RAW = ondes.RawFormat(SR, 1, "s16le")
 N_COMPONENTS = 16
+SETTINGS = {"sr": SR, "n_fft": 512, "raw": RAW}
 SAMPLES_PER_RUN, LEAST_SAMPLES = 1000, 10  # how often memory and the rest are measured
 MAX_GROWTH = 0.05  # of resident memory, from the second tenth of the run to the last
 # Allocators take minutes of audio to settle: the memory of a shorter run means nothing.
@@ -166,7 +167,7 @@ def soak(hours: float, seconds: float = math.inf) -> dict[str, object]:
 
 
 def _learned(stream: SyntheticStream, seed: int) -> ondes.Dictionary:
-    return ondes.learn(stream, N_COMPONENTS, sr=SR, raw=RAW, random_state=seed)
+    return ondes.learn(stream, N_COMPONENTS, random_state=seed, **SETTINGS)
 
 
 def _stream(hours: float, end: float) -> list[Sample]:
@@ -185,7 +186,7 @@ def _stream(hours: float, end: float) -> list[Sample]:
         if time.monotonic() > end:
             stream.end()
 
-    ondes.learn(stream, N_COMPONENTS, sr=SR, raw=RAW, progress=look)
+    ondes.learn(stream, N_COMPONENTS, progress=look, **SETTINGS)
     if len(samples) < LEAST_SAMPLES:
         raise SystemExit("The run was too short to judge; give it more hours or seconds.")
     return samples

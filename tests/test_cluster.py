@@ -32,8 +32,6 @@ from ondes.cluster import dask_engine, shards
 from ondes.cluster.dask_engine import connected
 from ondes.cluster.plan import Plan, deal, first_round
 from ondes.signal.audio_writer import write_audio
-from ondes.signal.power_frames import power_frames
-from ondes.signal.recordings import open_blocks
 from ondes.signal.schedule import Position, Schedule
 from ondes.signal.segments import Recording, Segment, survey
 from ondes.training import checkpoint as checkpoints
@@ -41,7 +39,9 @@ from ondes.training import checkpoint as checkpoints
 SR, K = 8000, 6
 ROUND_SIZE, N_SHARDS = 1024, 24
 SIZES = {"round_size": ROUND_SIZE, "n_shards": N_SHARDS}
-SETTINGS = {"sr": SR, "n_passes": 2, "random_state": 3, **SIZES}
+PLAIN = {"spectrum": "power", "beta_loss": "itakura-saito", "sparsity": 0.0}
+FRAMES = {"sr": SR, "n_fft": 512, "hop_length": 256}
+SETTINGS = {**FRAMES, **PLAIN, "n_passes": 2, "random_state": 3, **SIZES}
 ALONE = 0.6  # of the run: with these settings the driver trains on this share by itself
 
 
@@ -128,9 +128,7 @@ class PlainFrames:
     """All frames of some recordings, and the running maximum that decides what is silent."""
 
     def __init__(self, paths):
-        self.frames = [
-            np.concatenate(list(power_frames(open_blocks(path, sr=SR), Stft()))) for path in paths
-        ]
+        self.frames = [Stft().power(ondes.read(path, sr=SR)[0]) for path in paths]
         self.reset()
 
     def reset(self):
@@ -408,9 +406,24 @@ def test_a_round_that_is_lost_again_and_again_is_reported(recordings, monkeypatc
 def test_a_signal_while_results_are_awaited_ends_the_run_which_can_be_resumed(
     tmp_path, recordings, client, expected
 ):
+    client.wait_for_workers(2, timeout=60)
     kept = {"checkpoint": tmp_path / "run", "checkpoint_every": 3600}
-    at = At(0.75, do=lambda: os.kill(os.getpid(), signal.SIGINT))
-    stopped = learn_on(client, recordings, progress=at, return_on_interrupt=True, **kept)
+    stopped_at = []
+
+    def stop_all():
+        for pid in workers_of(client):
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(1)
+        stopped_at.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    at = At(0.75, do=stop_all)
+    try:
+        stopped = learn_on(client, recordings, progress=at, return_on_interrupt=True, **kept)
+        assert time.monotonic() - stopped_at[0] < 10
+    finally:
+        for pid in workers_of(client):
+            os.kill(pid, signal.SIGCONT)
     assert stopped.history.stopped_by == "SIGINT"
     assert stopped.history.n_frames < expected.history.n_frames
     assert client.status == "running"

@@ -23,11 +23,11 @@ from hostile import (
     wait_until,
     write_sound,
 )
+
+import ondes
 from ondes.atomic_file import write_atomically
 from ondes.errors import FileError
 from ondes.signal.audio_writer import write_audio
-
-import ondes
 
 PAGE = 4096
 FORMATS = ["flac", "wav", "aiff", "rf64"]

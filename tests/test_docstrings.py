@@ -20,9 +20,11 @@ PUBLIC = (
     *("AudioSettings", "ClusterError", "DeviceError", "Dictionary", "FileError", "GroupLog"),
     *("GrowingMemory", "HalfLife", "L1", "LogSparsity", "OndesError", "OnlineNMF", "PerPass"),
     *("RawFormat", "Separator", "Smoothness", "Solver", "Statistics", "Stft", "TrainedSeparator"),
-    *("discover_sources", "itakura_saito", "learn", "load", "read", "separate", "separate_file"),
-    *("train",),
+    *("denoise", "denoise_file", "discover_sources", "itakura_saito", "learn", "load", "read"),
+    *("separate", "separate_file", "train"),
 )
+TOO_SLOW_FOR_AN_EXAMPLE = ("train",)
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MODULES = [
@@ -123,7 +125,8 @@ def test_a_public_name_has_a_docstring_with_its_parameters_and_an_example(name):
     if is_plain_error(value):
         return
     assert not undocumented(value)
-    assert ">>> " in found["Examples"]
+    has_example = ">>> " in found.get("Examples", "")
+    assert has_example == (name not in TOO_SLOW_FOR_AN_EXAMPLE)
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name[0].isupper()])

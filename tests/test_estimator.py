@@ -411,7 +411,20 @@ def test_sparse_frames_are_refused():
         ({"dictionary_exponent": 1.5}, "dictionary_exponent=1.5 must lie in"),
         ({"noise_floor": 0.0}, "noise_floor=0.0 must lie in"),
         ({"tol": -1.0}, "tol=-1.0 must lie in"),
-        ({"beta_loss": "kullback-leibler"}, "beta_loss='kullback-leibler' must be one of"),
+        ({"beta_loss": "hellinger"}, "beta_loss='hellinger' must be one of .* or a number from 0"),
+        ({"beta_loss": 2.5}, "beta_loss=2.5 must be one of"),
+        ({"beta_loss": np.nan}, "beta_loss=nan must be one of"),
+        ({"sparsity": -1.0}, r"sparsity=-1.0 must lie in \[0, 1e\+06\]"),
+        ({"sparsity": "much"}, "sparsity='much' must be a number"),
+        (
+            {"sparsity": 1.0, "dictionary_penalty": ondes.Smoothness(1.0)},
+            "sparsity and dictionary_penalty exclude each other",
+        ),
+        (
+            {"beta_loss": 1, "dictionary_penalty": ondes.Smoothness(1.0)},
+            "dictionary_penalty needs beta_loss='itakura-saito'",
+        ),
+        ({"prior_frames": -1.0}, "prior_frames=-1.0 must lie in"),
         ({"init": "nndsvd"}, "init='nndsvd' must be one of"),
         ({"restarts": "hot"}, "restarts='hot' must be one of"),
         ({"backend": "cobol"}, "backend='cobol' must be one of"),
@@ -443,6 +456,7 @@ def test_bad_parameters_get_one_sentence(settings, words):
         (lambda: ondes.GrowingMemory(-1), "power=-1"),
         (lambda: ondes.HalfLife(0), "n_frames=0"),
         (lambda: ondes.Solver(max_steps=0), "max_steps=0"),
+        (lambda: ondes.Solver(max_steps=10**15), "must lie between 1 and 1000000"),
         (lambda: ondes.Solver(exponent=0.0), "exponent=0.0"),
         (lambda: ondes.Solver(momentum=(0.5,)), "must begin with 0"),
         (lambda: ondes.L1(-1), "strength=-1"),
@@ -452,6 +466,12 @@ def test_bad_parameters_get_one_sentence(settings, words):
 def test_invalid_rules_solvers_and_penalties_cannot_be_made(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@pytest.mark.parametrize("max_steps", [1.5, True, "many", None])
+def test_steps_are_counted_in_whole_numbers(max_steps):
+    with pytest.raises(TypeError, match="of Solver must be a whole number"):
+        ondes.Solver(max_steps=max_steps)
 
 
 def test_unsuitable_iterables_are_refused():

@@ -1,4 +1,4 @@
-"""Commands on damaged files under hostile names; `fuzz_commands.py` goes on for longer."""
+"""Commands on damaged files under hostile names; `make fuzz` goes on for longer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("av", reason="needs the extra `formats` to write the files")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks into /proc")
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "fuzz"))
 
-from fuzz_commands import Case, Judge, fuzz  # noqa: E402
+from commands import Case, Judge, fuzz  # noqa: E402
 from hostile import sound_bytes, tones  # noqa: E402
 
 

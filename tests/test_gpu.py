@@ -29,6 +29,8 @@ import torch
 from ondes import gpu
 
 SR, STFT = 8000, Stft(128)
+PLAIN = {"spectrum": "power", "beta_loss": "itakura-saito", "sparsity": 0.0}
+FRAMES = {"sr": SR, "n_fft": 128, "hop_length": 64, **PLAIN}
 
 
 def recording(seconds=12.0, seed=0):
@@ -195,11 +197,11 @@ def test_recordings_in_memory_and_in_files_are_learned_alike(tmp_path):
     recordings = [recording(seed=seed) for seed in range(4)]
     for n, samples in enumerate(recordings):
         soundfile.write(tmp_path / f"{n}.wav", samples, SR)
-    from_files = ondes.learn(tmp_path, 4, sr=SR, n_fft=128, backend="reference")
+    from_files = ondes.learn(tmp_path, 4, backend="reference", **FRAMES)
     dictionary = learn(recordings)
     np.testing.assert_allclose(dictionary.components, from_files.components, atol=1e-3)
     assert dictionary.history.n_frames == from_files.history.n_frames
-    on_device = ondes.learn(tmp_path, 4, sr=SR, n_fft=128, backend="torch")
+    on_device = ondes.learn(tmp_path, 4, backend="torch", **FRAMES)
     np.testing.assert_array_equal(on_device.components, dictionary.components)
 
 
@@ -209,7 +211,7 @@ def test_files_are_learned_from_on_a_device(tmp_path, suffix):
         soundfile.write(tmp_path / f"{seed}.{suffix}", recording(8.0, seed) / 32768, SR)
     (tmp_path / "bad.wav").write_bytes(b"no sound")
     reported = {"torch": [], "reference": []}
-    how = {"sr": 6000, "n_fft": 128, "hop_length": 40, "n_passes": 2}
+    how = {"sr": 6000, "n_fft": 128, "hop_length": 40, "n_passes": 2, **PLAIN}
     one, other = (
         ondes.learn(
             tmp_path, 4, backend=name, on_error=lambda _, error, to=to: to.append(str(error)), **how
@@ -228,8 +230,7 @@ def test_files_are_learned_from_on_a_device(tmp_path, suffix):
 def test_a_stereo_recording_in_opposite_phase_is_learned_as_one_of_its_channels(tmp_path):
     samples = recording()
     soundfile.write(tmp_path / "stereo.wav", np.stack([samples, -samples], axis=1), SR)
-    how = {"sr": SR, "n_fft": 128, "backend": "torch"}
-    found = ondes.learn(tmp_path / "stereo.wav", 4, **how)
+    found = ondes.learn(tmp_path / "stereo.wav", 4, backend="torch", **FRAMES)
     np.testing.assert_allclose(found.components, learn(samples).components, atol=1e-6)
 
 
@@ -237,7 +238,7 @@ def test_a_run_on_a_device_is_resumed_to_the_very_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(training_run, "SHUFFLED_BYTES", 2**18)
     for seed in range(3):
         soundfile.write(tmp_path / f"{seed}.wav", recording(30.0, seed), SR)
-    settings = {"sr": SR, "n_fft": 128, "backend": "torch"}
+    settings = {"backend": "torch", **FRAMES}
     unbroken = ondes.learn(tmp_path, 4, **settings)
 
     def fail_later(progress):

@@ -27,9 +27,9 @@ from hostile import (
     with_ogg_granule,
     write_sound,
 )
-from ondes.errors import FileError
 
 import ondes
+from ondes.errors import FileError
 
 pytest.importorskip("av", reason="needs the extra `formats`")
 
@@ -263,7 +263,7 @@ def command_with(model, sound, command):
     if command == "learn":
         return ["learn", sound, "-o", model.parent / "n.ondes", "--continue", model, "-j", "1"]
     if command == "separate":
-        return ["separate", sound, "-d", model, "--adapt", "2", "-o", model.parent / "out"]
+        return ["separate", sound, "-d", model, "--free", "2", "-o", model.parent / "out"]
     return [command, sound, "-d", model]
 
 

@@ -565,6 +565,7 @@ def train_on(source, failures=None, **others):
         source,
         step,
         files=["arrays"],
+        recordings="the digest of the arrays",
         settings={},
         failures=failures or Failures(),
         signals=StopSignals(),

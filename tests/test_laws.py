@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from conftest import spectrogram
@@ -325,6 +327,21 @@ def test_a_heavy_prior_keeps_the_dictionary():
         return np.abs(model.partial_fit(frames[:100]).components_ - first).sum()
 
     assert moved(1e6) < 1e-3 < 1e-1 < moved(0.0)
+
+
+@pytest.mark.parametrize("cuts", [[40], [10, 30], [1, 2, 3, 34]])
+def test_the_prior_fades_like_as_many_frames_of_data(backend, cuts):
+    """Frame s weighs (s / t)^p at time t, the prior being the first κ frames."""
+    frames, first, kappa, p = spectrogram(n_frames=40), spectrogram(n_frames=3, seed=8), 25.0, 3.0
+    settings = {"prior_frames": kappa, "forgetting": ondes.GrowingMemory(p), "init": first}
+    model = ondes.OnlineNMF(3, batch_size=None, backend=backend, **settings).initialise(frames)
+    edges = np.cumsum([0, *cuts])
+    for start, end in itertools.pairwise(edges):
+        model.partial_fit(frames[start:end])
+    expected = kappa * (kappa / (kappa + 40)) ** p
+    for start, end in itertools.pairwise(edges):
+        expected += (end - start) * ((kappa + end) / (kappa + 40)) ** p
+    assert model.statistics_.n_frames == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("n_fixed", [0, 2])

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from ondes import OnlineNMF
 from ondes.nmf.backends import native, reference
+from ondes.nmf.divergence import BetaDivergence
 from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import Solver
 
@@ -34,9 +35,21 @@ from ondes.nmf.backends import _native
 
 ISAS = _native.instruction_sets()
 DTYPES = (np.float32, np.float64)
+LOSSES = ("itakura-saito", "kullback-leibler")
 many = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
+
+
+@st.composite
+def all_cases(draw, dtype, **options):
+    """Cases of either divergence, with and without sparsity."""
+    case = draw(cases(dtype, **options))
+    changes = {
+        "divergence": BetaDivergence.of(draw(st.sampled_from(LOSSES))),
+        "sparsity": draw(st.sampled_from([0.0, 0.0, 0.5, 20.0])),
+    }
+    return replace(case, problem=replace(case.problem, **changes))
 
 
 @contextmanager
@@ -57,7 +70,7 @@ def instruction_set(isa):
 
 @pytest.mark.parametrize("isa", ISAS)
 @many
-@given(case=cases(np.float64))
+@given(case=all_cases(np.float64))
 def test_float64_is_reference_to_nine_digits(isa, case):
     expected, sums = reference.summarise(case.frames, case.problem, case.start)
     with instruction_set(isa):
@@ -70,11 +83,12 @@ def test_float64_is_reference_to_nine_digits(isa, case):
     noise = 1e-13 * case.frames.values.size
     np.testing.assert_allclose(found_sums.divergence, sums.divergence, rtol=1e-9, atol=noise)
     assert found_sums.n_frames == sums.n_frames
+    assert found_sums.beta == sums.beta == case.problem.divergence.beta
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @many
-@given(case=cases(np.float32))
+@given(case=all_cases(np.float32))
 def test_float32_is_reference_to_rounding(isa, case):
     expected, _ = reference.summarise(case.frames, case.problem, case.start)
     with instruction_set(isa):
@@ -95,8 +109,10 @@ def test_float32_is_reference_to_rounding(isa, case):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_long_solve_ends_as_low_as_the_reference(isa, dtype):
-    case = make_case(300, 65, 9, dtype, solver=Solver(max_steps=200, tol=1e-3))
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_long_solve_ends_as_low_as_the_reference(isa, dtype, loss):
+    options = {"solver": Solver(max_steps=200, tol=1e-3), "divergence": BetaDivergence.of(loss)}
+    case = make_case(300, 65, 9, dtype, **options)
     expected = reference.encode(case.frames, case.problem)
     with instruction_set(isa):
         found = native.encode(case.frames, case.problem)
@@ -105,10 +121,11 @@ def test_a_long_solve_ends_as_low_as_the_reference(isa, dtype):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_cost_holds_over_thousands_of_bins(isa, dtype):
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_cost_holds_over_thousands_of_bins(isa, dtype, loss):
     momentum = (0.0, 0.9, 0.95, 0.99)  # so large that it often has to restart
     solver = Solver(max_steps=12, momentum=momentum, tol=0.0)
-    case = make_case(20, 4100, 3, dtype, solver=solver)
+    case = make_case(20, 4100, 3, dtype, solver=solver, divergence=BetaDivergence.of(loss))
     expected = reference.encode(case.frames, case.problem)
     with instruction_set(isa):
         found = native.encode(case.frames, case.problem)
@@ -142,7 +159,7 @@ def test_inputs_are_not_written_to():
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_frame_depends_on_itself_alone(isa, dtype, data):
-    case = data.draw(cases(dtype, max_steps=25))
+    case = data.draw(all_cases(dtype, max_steps=25))
     n = len(case.frames)
     rows = data.draw(st.permutations(range(n)))[: data.draw(st.integers(1, n))]
     rows = np.array(rows)
@@ -156,8 +173,10 @@ def test_a_frame_depends_on_itself_alone(isa, dtype, data):
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("n_frames", [100, 5000])
-def test_the_number_of_threads_changes_no_bit(isa, dtype, n_frames):
-    case = make_case(n_frames, 19, 5, dtype, penalty=GroupLog(1.0))
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_number_of_threads_changes_no_bit(isa, dtype, n_frames, loss):
+    options = {"penalty": GroupLog(1.0), "divergence": BetaDivergence.of(loss)}
+    case = make_case(n_frames, 19, 5, dtype, **options)
     with instruction_set(isa):
         runs = [native.summarise(case.frames, case.problem, n_jobs=jobs) for jobs in (1, 2, 5, -1)]
     for activations, sums in runs[1:]:
@@ -255,6 +274,16 @@ def test_a_users_own_penalty_is_left_to_the_reference():
     assert native.unsupported(problem) is None
     assert native.unsupported(replace(problem, penalty=GroupLog(1.0))) is None
     assert "Mine" in native.unsupported(replace(problem, penalty=Mine(1.0)))
+
+
+def test_divergences_that_it_has_not_are_left_to_the_reference():
+    problem = make_case(1, 2, 2, np.float64).problem
+    for beta in (0, 1):
+        problem = replace(problem, divergence=BetaDivergence(beta), sparsity=1.0)
+        assert native.unsupported(problem) is None
+    for beta in (0.5, 1.5, 2):
+        sentence = native.unsupported(replace(problem, divergence=BetaDivergence(beta)))
+        assert f"not that of β = {beta}." in sentence
 
 
 def test_an_estimator_warns_where_numpy_replaces_the_requested_kernel():

@@ -41,7 +41,7 @@ def is_refused(done, output, kept):
         ["--passes", "2"],
         ["--sr", "4000"],
         ["--n-fft", "256"],
-        ["--hop-length", "32"],
+        ["--hop-length", "16"],
         ["--batch-size", "64"],
         ["--top-db", "40"],
         ["--top-db", "off"],

@@ -17,13 +17,14 @@ from sklearn.base import clone
 from ondes.dictionary import Dictionary
 from ondes.discovery import discover_sources, source_names
 from ondes.errors import DeviceError, FileError
-from ondes.nmf.encoding import Compute
+from ondes.nmf.divergence import BetaDivergence
+from ondes.nmf.encoding import Compute, encode
 from ondes.nmf.estimator import OnlineNMF
 from ondes.nmf.penalties import GroupLog
 from ondes.scene import make_scene
 from ondes.scores import si_sdr, si_sdr_gain
 from ondes.separation import Separator, Sources, separate, separate_file
-from ondes.separation.adaptation import FreeComponents
+from ondes.separation.adaptation import AdaptedSources, FreeComponents
 from ondes.separation.grouping import component_features, group_components
 from ondes.separation.masks import source_masks
 from ondes.signal.audio_settings import AudioSettings
@@ -36,18 +37,28 @@ SHORT_FRAMES = Stft(32, 8)
 LONG_FRAMES = AudioSettings(SR, Stft(2048, 512))
 
 
-def toy_sources(n_sources=2, stft=SHORT_FRAMES):
+KULLBACK_LEIBLER = {"beta_loss": "kullback-leibler", "sparsity": 2.0}
+# Every kind of models and of options; free components and adapting sources exclude each other.
+KINDS = ["itakura-saito", "kullback-leibler"]
+OPTIONS = [{}, {"residual": "residual"}, {"n_free": 2}, {"adapt": "source 0"}]
+
+
+def toy_sources(n_sources=2, stft=SHORT_FRAMES, kind="itakura-saito"):
     rng = np.random.default_rng(n_sources)
     rows = rng.gamma(0.5, size=(2 * n_sources, stft.n_bins)) + 1e-6
     rows /= rows.sum(axis=1, keepdims=True)
     names = tuple(f"source {i}" for i in range(n_sources))
-    return Sources(rows, np.repeat(np.arange(n_sources), 2), names, AudioSettings(SR, stft))
+    source_of = np.repeat(np.arange(n_sources), 2)
+    if kind == "itakura-saito":
+        return Sources(rows, source_of, names, AudioSettings(SR, stft))
+    audio = AudioSettings(SR, stft, spectrum="magnitude")
+    return Sources(rows, source_of, names, audio, BetaDivergence.of(kind), 2.0)
 
 
-def learned(samples, audio, n_components):
-    frames = audio.stft.power(samples)
+def learned(samples, audio, n_components, **settings):
+    frames = audio.frames(samples)
     energy = frames.sum(axis=1)
-    estimator = OnlineNMF(n_components, n_passes=3, random_state=0)
+    estimator = OnlineNMF(n_components, n_passes=3, random_state=0, **settings)
     return Dictionary(estimator.fit(frames[energy > 1e-6 * energy.max()]), audio)
 
 
@@ -74,17 +85,17 @@ def total_of(stems):
     channels=st.sampled_from([None, 1, 2, 5]),
     n_sources=st.integers(1, 4),
     volume=st.sampled_from([0.0, 1e-40, 1e-20, 1.0, 1e9, 9e29]),
-    residual=st.sampled_from([None, "residual"]),
-    n_free=st.sampled_from([0, 2]),
+    options=st.sampled_from(OPTIONS),
+    kind=st.sampled_from(KINDS),
+    rate=st.sampled_from([1.0, 1.0, 0.5, 2.7562]),
     seed=st.integers(0, 99),
 )
-def test_sources_sum_to_the_mixture(n, channels, n_sources, volume, residual, n_free, seed):
+def test_sources_sum_to_the_mixture(n, channels, n_sources, volume, options, kind, rate, seed):
     rng = np.random.default_rng(seed)
     shape = (n,) if channels is None else (n, channels)
     mixture = (volume * rng.uniform(-1, 1, shape)).astype(np.float32)
-    stems = separate(
-        mixture, toy_sources(n_sources), sr=SR, residual=residual, n_free=n_free, batch_size=16
-    )
+    sources = toy_sources(n_sources, kind=kind)
+    stems = separate(mixture, sources, sr=round(SR * rate), batch_size=16, **options)
     peak = np.abs(mixture).max(initial=1e-38)
     for stem in stems.values():
         assert stem.shape == mixture.shape
@@ -104,17 +115,20 @@ def test_sources_sum_to_the_mixture(n, channels, n_sources, volume, residual, n_
     ],
     ids=["silence", "constant", "clipped", "one click", "sound between silences", "integers"],
 )
-def test_sources_sum_to_unusual_mixtures(mixture):
-    stems = separate(mixture, toy_sources(3), sr=SR, n_free=2)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_sources_sum_to_unusual_mixtures(mixture, kind, options):
+    stems = separate(mixture, toy_sources(3, kind=kind), sr=SR, **options)
     np.testing.assert_allclose(total_of(stems), mixture, atol=1e-5 * np.abs(mixture).max(initial=1))
 
 
 @pytest.mark.parametrize("residual", [False, True])
-def test_masks_lie_between_zero_and_one_and_sum_to_one(residual):
+@pytest.mark.parametrize("kind", KINDS)
+def test_masks_lie_between_zero_and_one_and_sum_to_one(residual, kind):
     frames = np.random.default_rng(0).exponential(size=(50, 17)).astype(np.float32) ** 3
     frames[7] = 0
     frames[:, 3] = 0
-    masks = source_masks(frames, toy_sources(3), residual=residual)
+    masks = source_masks(frames, toy_sources(3, kind=kind), residual=residual)
     assert masks.shape == (4 if residual else 3, 50, 17)
     assert masks.min() >= -1e-6
     np.testing.assert_allclose(masks.sum(axis=0), 1, atol=1e-6)
@@ -132,31 +146,34 @@ def test_input_is_not_written_to():
 @given(
     sizes=st.lists(st.integers(1, 300), min_size=1, max_size=4),
     channels=st.sampled_from([None, 2]),
-    n_free=st.sampled_from([0, 2]),
+    options=st.sampled_from(OPTIONS),
+    kind=st.sampled_from(KINDS),
 )
-def test_any_blocks_give_the_same_bits(sizes, channels, n_free):
+def test_any_blocks_give_the_same_bits(sizes, channels, options, kind):
     rng = np.random.default_rng(0)
     mixture = rng.standard_normal((1500,) if channels is None else (1500, channels))
-    options = {"n_free": n_free, "batch_size": 16, "residual": "residual"}
-    whole = separate(mixture, toy_sources(), sr=SR, **options)
-    pieces = streamed(Separator(toy_sources(), **options), mixture, sizes)
+    sources, options = toy_sources(kind=kind), {"batch_size": 16, **options}
+    whole = separate(mixture, sources, sr=SR, **options)
+    pieces = streamed(Separator(sources, **options), mixture, sizes)
     for name in whole:
         np.testing.assert_array_equal(whole[name], pieces[name])
 
 
-def test_a_separator_can_be_used_again_after_flush():
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_separator_can_be_used_again_after_flush(options):
     mixture = np.random.default_rng(0).standard_normal(1000)
-    separator = Separator(toy_sources(), n_free=2, batch_size=16)
+    separator = Separator(toy_sources(kind="kullback-leibler"), batch_size=16, **options)
     first = streamed(separator, mixture, [100])
     again = streamed(separator, mixture, [100])
     for name in first:
         np.testing.assert_array_equal(first[name], again[name])
-    assert separator.push(np.ones((10, 2)))["rest"].shape[1:] == (2,)
+    assert separator.push(np.ones((10, 2)))["source 0"].shape[1:] == (2,)
 
 
-def test_memory_does_not_grow_with_the_stream():
+@pytest.mark.parametrize("options", [{"n_free": 2}, {"adapt": "source 0", "batch_size": 64}])
+def test_memory_does_not_grow_with_the_stream(options):
     block = np.random.default_rng(0).standard_normal((4096, 2)).astype(np.float32)
-    separator = Separator(toy_sources(stft=Stft(256)), n_free=2)
+    separator = Separator(toy_sources(stft=Stft(256)), **options)
 
     def peak_of(n_blocks):
         tracemalloc.reset_peak()
@@ -306,7 +323,9 @@ def test_free_components_learn_a_noise_without_a_dictionary():
 def test_free_components_follow_a_noise_that_changes():
     rng = np.random.default_rng(0)
     known, before, after = rng.gamma(0.5, size=(3, 17)) + 1e-3
-    sources = Sources(known[None] / known.sum(), np.zeros(1, int), ("a",), AudioSettings(800, SHORT_FRAMES))
+    sources = Sources(
+        known[None] / known.sum(), np.zeros(1, int), ("a",), AudioSettings(800, SHORT_FRAMES)
+    )
     free = FreeComponents(sources, 1, "rest", random_state=0)
 
     def learn(unknown):
@@ -320,12 +339,97 @@ def test_free_components_follow_a_noise_that_changes():
     assert [learn(after) for _ in range(20)][-1] > 0.9
 
 
-def test_residual_takes_what_no_dictionary_explains():
-    audio = AudioSettings(SR, Stft(512, 128))
+# ---- adaptation ----
+
+
+@pytest.fixture(scope="module")
+def unseen():
+    """Dictionaries of one tune, and the mixture and the stems of another: drums and strings."""
+    audio = AudioSettings(SR, Stft(4096, 1024), spectrum="magnitude")
+    known, scene = make_scene(12.0, random_state=1).stems, make_scene(12.0).stems
+    names = ("drums", "strings")
+    models = {name: learned(known[name], audio, 12, **KULLBACK_LEIBLER) for name in names}
+    return models, {name: scene[name] for name in names}
+
+
+def scores_of(unseen, **options):
+    models, stems = unseen
+    found = separate(stems["drums"] + stems["strings"], models, sr=SR, **options)
+    return np.array([si_sdr(stem, found[name]) for name, stem in stems.items()])
+
+
+@pytest.mark.parametrize("batch_size", [None, 32])
+def test_adaptation_improves_a_dictionary_of_another_tune(unseen, batch_size):
+    gain = scores_of(unseen, adapt="strings", batch_size=batch_size) - scores_of(unseen)
+    assert gain.min() > 0.1, gain
+
+
+@pytest.mark.parametrize("adapt", ["strings", "drums", ("drums", "strings")])
+def test_adaptation_costs_little_where_it_does_not_help(unseen, adapt):
+    loss = scores_of(unseen) - scores_of(unseen, adapt=adapt)
+    assert loss.max() < 0.5, loss
+
+
+def test_only_the_named_source_adapts_and_an_unused_component_stays():
+    rng = np.random.default_rng(0)
+    rows = np.eye(4, 17) + 1e-6
+    rows /= rows.sum(axis=1, keepdims=True)
+    audio = AudioSettings(SR, SHORT_FRAMES, spectrum="magnitude")
+    kl = BetaDivergence.of("kullback-leibler")
+    sources = Sources(rows, np.array([0, 1, 1, 1]), ("fixed", "moving"), audio, kl, 2.0)
+    adapted = AdaptedSources(sources, ["moving"])
+    sound = np.zeros(17)
+    sound[[0, 1, 9]] = 1, 1, 0.5  # the first moving component has a new line, two are not used
+    for _ in range(20):
+        moved = adapted.learn(rng.uniform(0.5, 1, (64, 1)) * sound, np.ones(64)).dictionary
+    np.testing.assert_array_equal(moved[0], rows[0])
+    assert moved[1, 9] > 0.02
+    np.testing.assert_allclose(moved[2:], rows[2:], atol=1e-4)
+
+
+def test_adaptation_never_collapses_on_noise_or_silence():
+    rng = np.random.default_rng(0)
+    for kind in KINDS:
+        sources = toy_sources(kind=kind)
+        adapted = AdaptedSources(sources, sources.names)
+        for amplitude in (1.0, 0.0, 1e-30, 1.0):
+            frames = amplitude * rng.exponential(size=(64, 17)).astype(np.float32)
+            moved = adapted.learn(frames, np.full(64, amplitude, np.float32)).dictionary
+            assert np.isfinite(moved).all()
+            np.testing.assert_allclose(moved.sum(axis=1), 1)
+        cosine = (moved * sources.dictionary).sum(axis=1)
+        cosine /= np.linalg.norm(moved, axis=1) * np.linalg.norm(sources.dictionary, axis=1)
+        assert cosine.min() > 0.8
+
+
+def test_the_masks_of_any_volume_are_the_same():
+    mixture = np.random.default_rng(0).standard_normal(2000).astype(np.float32)
+    for options in OPTIONS:
+        sources = toy_sources(kind="kullback-leibler")
+        loud, quiet = (
+            separate(np.float32(volume) * mixture, sources, sr=SR, batch_size=16, **options)
+            for volume in (1.0, 2.0**-40)
+        )
+        for name in loud:
+            np.testing.assert_allclose(quiet[name] * 2.0**40, loud[name], atol=1e-4)
+
+
+def test_squared_magnitudes_make_the_masks_of_magnitude_models():
+    sources = toy_sources(kind="kullback-leibler")
+    frames = np.random.default_rng(0).exponential(size=(20, 17))
+    activations = encode(frames, sources.problem()).full()
+    own = np.stack([activations[:, 2 * i : 2 * i + 2] @ sources.dictionary[2 * i : 2 * i + 2]
+                    for i in range(2)])  # fmt: skip
+    np.testing.assert_allclose(source_masks(frames, sources), own**2 / (own**2).sum(0), rtol=1e-3)
+
+
+@pytest.mark.parametrize(("spectrum", "settings"), [("power", {}), ("magnitude", KULLBACK_LEIBLER)])
+def test_residual_takes_what_no_dictionary_explains(spectrum, settings):
+    audio = AudioSettings(SR, Stft(512, 128), spectrum=spectrum)
     rng = np.random.default_rng(0)
     known, rumble = (lfilter([1], [1, -0.9], rng.standard_normal(20000)) for _ in range(2))
     whistle = 2 * np.sin(2 * np.pi * 0.3 * np.arange(20000))
-    models = {"rumble": learned(known, audio, 4)}
+    models = {"rumble": learned(known, audio, 4, **settings)}
     found = separate(rumble + whistle, models, sr=SR, residual="residual")
     assert si_sdr_gain(whistle, found["residual"], rumble + whistle) > 10
     assert si_sdr_gain(rumble, found["rumble"], rumble + whistle) > 5
@@ -433,7 +537,7 @@ def test_a_file_is_separated_like_its_samples(tmp_path, block_size):
 
 def test_a_damaged_file_is_separated_up_to_the_damage_and_then_an_error(monkeypatch):
     class Damaged:
-        sr = SR
+        sr, channels = SR, 1
 
         def __enter__(self):
             return self
@@ -488,9 +592,22 @@ def test_samples_that_are_not_finite_are_refused(bad):
 def test_what_cannot_be_separated_is_refused_in_one_sentence(toy):
     elsewhere = Dictionary(toy.estimator, AudioSettings(8000, SHORT_FRAMES))
     untrained = Dictionary(OnlineNMF(), toy.audio)
+    magnitudes = Dictionary(toy.estimator, replace(toy.audio, spectrum="magnitude"))
     frames = np.ones((5, 17))
+    other_loss, squares = (
+        Dictionary(OnlineNMF(6, beta_loss=beta).fit(frames), toy.audio) for beta in (1, 2)
+    )
+    sparse = with_settings(toy, sparsity=1.0)
+    both = {"a": toy, "b": toy}
     cases = [
         ("'a' .* and 'b' .* different frames", lambda: Separator({"a": toy, "b": elsewhere})),
+        ("magnitude.* different frames", lambda: Separator({"a": toy, "b": magnitudes})),
+        ("β = 1.* different frames", lambda: Separator({"a": toy, "b": other_loss})),
+        ("sparsity 1.* different frames", lambda: Separator({"a": toy, "b": sparse})),
+        ("No source has the name 'c'", lambda: Separator(both, adapt="c")),
+        ("Either sources adapt", lambda: Separator(both, adapt="a", n_free=2)),
+        ("β = 2 cannot adapt", lambda: Separator({"a": squares}, adapt="a")),
+        ("end=0.5 after it", lambda: separate_file("mix.wav", both, start=1.0, end=0.5)),
         ("at least one", lambda: Separator({})),
         ("'a' has learned nothing", lambda: Separator({"a": untrained})),
         ("'a' was learned from arrays", lambda: Separator({"a": Dictionary(toy.estimator)})),
@@ -502,7 +619,10 @@ def test_what_cannot_be_separated_is_refused_in_one_sentence(toy):
         ("same name", lambda: Separator({"rest": toy}, n_free=1)),
         ("same name", lambda: Separator({"a": toy}, residual="a")),
         ("each of them once", lambda: Sources.from_groups(toy, ("a", "a", "b"))),
-        ("17 bins and the STFT 9", lambda: replace(toy_sources(), audio=AudioSettings(SR, Stft(16)))),
+        (
+            "17 bins and the STFT 9",
+            lambda: replace(toy_sources(), audio=AudioSettings(SR, Stft(16))),
+        ),
         ("cannot be inverted", lambda: Separator(toy_sources(stft=Stft(32, 32)))),
         (r"\(n, n_channels\)", lambda: separate(np.zeros((2, 2, 2)), toy_sources(), sr=SR)),
         (r"\(n, n_channels\)", lambda: separate(np.zeros((2, 0)), toy_sources(), sr=SR)),

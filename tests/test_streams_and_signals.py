@@ -36,6 +36,7 @@ import ondes
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 PATIENCE_S = 5.0
+INTERRUPTED = b"ondes: interrupted; no unfinished files were left behind.\n"
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +211,9 @@ def test_a_signal_is_answered_in_hours_of_silence(tmp_path, number):
         process.send_signal(number)
         assert is_over(process, PATIENCE_S)
         assert process.returncode == 130
-        assert process.stderr.read() == b"ondes: interrupted; nothing unfinished was kept.\n"
+        assert (
+            process.stderr.read() == INTERRUPTED
+        )
     assert everything_under(tmp_path) == ["silence.wav"]
 
 
@@ -244,7 +247,9 @@ def test_a_signal_is_answered_while_a_pipe_has_no_writer(tmp_path, number):
         process.send_signal(number)
         assert is_over(process, PATIENCE_S)
         assert process.returncode == 130
-        assert process.stderr.read() == b"ondes: interrupted; nothing unfinished was kept.\n"
+        assert (
+            process.stderr.read() == INTERRUPTED
+        )
     assert everything_under(tmp_path) == ["pipe"]
 
 
@@ -280,7 +285,9 @@ def test_other_commands_answer_a_signal_while_a_pipe_has_no_writer(tmp_path, mod
         process.send_signal(signal.SIGTERM)
         assert is_over(process, PATIENCE_S)
         assert process.returncode == 130
-        assert process.stderr.read() == b"ondes: interrupted; nothing unfinished was kept.\n"
+        assert (
+            process.stderr.read() == INTERRUPTED
+        )
     assert everything_under(tmp_path) == ["pipe"]
 
 

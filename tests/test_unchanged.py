@@ -47,7 +47,8 @@ def write_recordings(folder):
 
 
 def learn(folder, **settings):
-    how = {"sr": 8000, "n_fft": 256, "n_passes": 2, "random_state": 3}
+    how = {"sr": 8000, "n_fft": 256, "hop_length": 128, "n_passes": 2, "random_state": 3}
+    how |= {"spectrum": "power", "beta_loss": "itakura-saito", "sparsity": 0.0}
     return ondes.learn(folder, 6, **how, **settings).components
 
 

@@ -29,6 +29,8 @@ _MODULES = {
     "Statistics": "nmf.statistics",
     "Stft": "signal.stft",
     "TrainedSeparator": "trained",
+    "denoise": "denoising",
+    "denoise_file": "denoising",
     "discover_sources": "discovery",
     "itakura_saito": "nmf.divergence",
     "learn": "learning",

@@ -39,6 +39,9 @@ class TrainingHistory:
         Later frames weigh more: of t frames, frame s weighs s / t.
     stopped_by : str or None
         ``"SIGINT"`` or ``"SIGTERM"`` where training was interrupted.
+    run : dict or None
+        What decided the last run beside the model's parameters: `settings` by name, and a digest
+        of the `recordings`.
 
     Examples
     --------
@@ -54,6 +57,7 @@ class TrainingHistory:
     seconds: float = 0.0
     divergence: float = 0.0
     stopped_by: str | None = None
+    run: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         curve = self.learning_curve
@@ -66,6 +70,10 @@ class TrainingHistory:
         for name in (*self.files, self.stopped_by or ""):
             if not isinstance(name, str):
                 raise ValueError("a name in its history is not text")
+        if self.run is not None:
+            kinds = {name: type(part) for name, part in self.run.items()}
+            if kinds != {"settings": dict, "recordings": str}:
+                raise ValueError("the run of its history is not one")
 
     def with_update(self, n_frames: int, divergence: float) -> TrainingHistory:
         """The history after an update on `n_frames` frames of this mean divergence per bin."""

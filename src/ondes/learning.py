@@ -20,7 +20,7 @@ from ondes.training_run import N_SHARDS, RecordingInputs
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["LearningProgress", "learn"]
+__all__ = ["LearningProgress", "learn", "untrained"]
 
 
 def learn(
@@ -149,11 +149,8 @@ def learn(
         "sparsity": sparsity,
         "batch_size": batch_size,
     }
-    chosen = settings_of(preset, given | settings)
-    stft = Stft(chosen.pop("n_fft"), chosen.pop("hop_length"), window)
-    audio = AudioSettings(chosen.pop("sr"), stft, top_db, chosen.pop("spectrum"))
-    estimator = OnlineNMF(n_passes=n_passes, random_state=random_state, **chosen)
-    return Dictionary(estimator, audio).learn(
+    given |= {"n_passes": n_passes, "random_state": random_state}
+    return untrained(preset, window, top_db, **(given | settings)).learn(
         recordings,
         n_passes=n_passes,
         random_state=random_state,
@@ -169,3 +166,24 @@ def learn(
         on_error=on_error,
         return_on_interrupt=return_on_interrupt,
     )
+
+
+def untrained(
+    preset: str = "separation", window: str = "hann", top_db: float | None = 60.0, **settings: Any
+) -> Dictionary:
+    """The dictionary that `learn` trains, before it is trained.
+
+    Parameters
+    ----------
+    preset, window, top_db, **settings
+        As of `learn`; None stands for the preset's own.
+
+    Examples
+    --------
+    >>> untrained(n_components=4, sr=8000).audio.sr
+    8000
+    """
+    chosen = settings_of(preset, settings)
+    stft = Stft(chosen.pop("n_fft"), chosen.pop("hop_length"), window)
+    audio = AudioSettings(chosen.pop("sr"), stft, top_db, chosen.pop("spectrum"))
+    return Dictionary(OnlineNMF(**chosen), audio)

@@ -23,6 +23,7 @@ from ondes.signal.stft import Stft
 __all__ = ["SavedModel", "SavedSeparator", "load_model", "save_model"]
 
 NOT_SAVED = ("n_jobs", "verbose", "callback")  # they change no result
+MAX_STEPS = 10**5
 CLASSES: tuple[type, ...] = (
     *(GrowingMemory, HalfLife, PerPass, GroupLog, L1, LogSparsity, Smoothness),
     *(Solver, Statistics, FittedState, Stft, AudioSettings, TrainingHistory),
@@ -114,6 +115,8 @@ def model_of(path: str | Path, document: dict[str, Any]) -> SavedModel:
         estimator = OnlineNMF(**document["parameters"])
         if estimator.backend == "torch":  # a choice of the machine that saved it
             estimator.set_params(backend="auto", device=None, precision=None)
+        for solver in (estimator.settings.solver, estimator.settings.transform_solver):
+            _check_solver(solver)
         estimator.restore(of_type(document["fitted"], FittedState))
         audio, history = document["audio"], document["history"]
         _check_audio(estimator, audio)
@@ -122,6 +125,14 @@ def model_of(path: str | Path, document: dict[str, Any]) -> SavedModel:
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise FileError(path, f"is not a valid model: {sentence_part(error)}") from error
     return SavedModel(estimator, audio, history)
+
+
+def _check_solver(solver: Solver) -> None:
+    """Nobody could interrupt the steps of one batch, so a file may not ask for very many."""
+    if type(solver.max_steps) is not int or solver.max_steps > MAX_STEPS:
+        raise ValueError(
+            f"max_steps={solver.max_steps!r} must be a whole number of at most {MAX_STEPS}"
+        )
 
 
 def _check_audio(estimator: OnlineNMF, audio: AudioSettings | None) -> None:

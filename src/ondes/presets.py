@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ondes.nmf.forgetting import PerPass
+from ondes.nmf.forgetting import GrowingMemory, PerPass
 from ondes.nmf.problem import Solver
 
 __all__ = ["PRESETS", "Preset", "settings_of"]
@@ -22,6 +22,8 @@ PRESETS: dict[str, Preset] = {
         "beta_loss": "kullback-leibler",
         "sparsity": 2.0,
         "batch_size": 128,
+        "forgetting": GrowingMemory(60.0),
+        "solver": Solver(max_steps=10, momentum=()),
     },
     # Lefèvre, Bach and Févotte (2011).
     "paper": {

@@ -20,12 +20,14 @@ from ondes.signal import memory_reader
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.batches import MiniBatches, Rounds
 from ondes.signal.frame_reader import FrameReader, HostFrameReader
+from ondes.signal.inventory import digest
 from ondes.signal.memory_reader import MemoryReader
 from ondes.signal.recordings import RawFormat, find_recordings
 from ondes.signal.schedule import Schedule
 from ondes.signal.segment_reader import SegmentReader
 from ondes.signal.segments import Recording, is_stream, survey
 from ondes.training.batch_source import BatchSource, Update
+from ondes.training.checkpoint import check_finished_run
 from ondes.training.checkpointer import EVERY_S, CheckpointPlan
 from ondes.training.failures import Failures
 from ondes.training.loop import LearningProgress, first_frames, train
@@ -41,6 +43,7 @@ __all__ = ["IN_PROCESS", "TrainingRun"]
 # The dictionary remembers its last frames best, so these must be a fair sample of all: the more
 # frames are shuffled the better, as far as memory goes.
 SHUFFLED_BYTES = 2**25
+SEGMENT_SAMPLES = 2**18  # consecutive samples of a recording: a round has many segments
 STREAM_FRAMES = 1000  # a stream is learned from within ten seconds
 MAX_READERS = 4  # more of them wait for the interpreter's lock
 N_SHARDS = 8
@@ -100,34 +103,73 @@ class TrainingRun:
             "signals": self._signals,
             "progress": self.progress,
             "plan": plan,
-        }
-        settings = {
-            "n_passes": self.n_passes,
-            "random_state": int(self.random_state),
-            "raw": None if self.raw is None else astuple(self.raw),
+            "settings": self._settings(estimator, audio),
         }
         model = SavedModel(estimator, audio, history)
         if self.cluster is not None:
-            history = self._on_cluster(model, audio, inputs, settings, common)
+            history = self._on_cluster(model, audio, inputs, common)
         else:
-            source, step, initialise = self._here(estimator, audio, inputs)
-            history = train(model, source, step, initialise=initialise, settings=settings, **common)
+            known = inputs.survey(audio, self.raw)
+            source, step, initialise = self._here(estimator, audio, inputs, known)
+            common["recordings"] = digest(known)
+            history = train(model, source, step, initialise=initialise, **common)
         _record_backend(estimator)
         if history.stopped_by is not None and not self.return_on_interrupt:
             raise KeyboardInterrupt
         return history
 
+    def check_finished(
+        self,
+        path: str | Path,
+        finished: SavedModel,
+        estimator: OnlineNMF,
+        audio: AudioSettings,
+        recordings: RecordingInputs,
+    ) -> None:
+        """Raise FileError unless the model in a file is what this run ended with, or began.
+
+        Parameters
+        ----------
+        path : str or Path
+            Of `finished`.
+        finished : SavedModel
+        estimator, audio, recordings
+            As for `train`.
+        """
+        known = _Inputs.of(recordings).survey(audio, self.raw)
+        if self.cluster is not None:
+            known = [each for each in known if each.n_frames is not None]
+        model, settings = SavedModel(estimator, audio, None), self._settings(estimator, audio)
+        check_finished_run(path, finished, model, settings, digest(known))
+
+    def _settings(self, estimator: OnlineNMF, audio: AudioSettings) -> dict[str, Any]:
+        """What decides the result beside the model's own parameters, as plain values."""
+        settings: dict[str, Any] = {
+            "n_passes": self.n_passes,
+            "random_state": int(self.random_state),
+            "raw": None if self.raw is None else astuple(self.raw),
+        }
+        if self.cluster is not None:
+            round_size = self._round_size(estimator, audio)
+            settings |= {"round_size": round_size, "n_shards": self.n_shards}
+        return settings
+
     # ---- this machine ----
 
     def _here(
-        self, estimator: OnlineNMF, audio: AudioSettings, inputs: _Inputs
+        self,
+        estimator: OnlineNMF,
+        audio: AudioSettings,
+        inputs: _Inputs,
+        known: list[Recording],
     ) -> tuple[BatchSource[Any], Callable[[Any], Update], Callable[..., Any]]:
         n_shuffled = SHUFFLED_BYTES // (4 * audio.stft.n_bins)
         schedule = Schedule(
-            inputs.survey(audio, self.raw),
+            known,
             audio,
             batch_size=cast(int, estimator.batch_size),
             round_size=STREAM_FRAMES if inputs.is_stream else n_shuffled,
+            segment_size=max(1, min(1024, SEGMENT_SAMPLES // audio.stft.hop_length)),
             random_state=self.random_state,
             n_passes=self.n_passes,
         )
@@ -178,7 +220,6 @@ class TrainingRun:
         model: SavedModel,
         audio: AudioSettings,
         inputs: _Inputs,
-        settings: dict[str, Any],
         common: dict[str, Any],
     ) -> TrainingHistory:
         from ondes import cluster
@@ -187,10 +228,7 @@ class TrainingRun:
         estimator, n_shards = model.estimator, self.n_shards
         if inputs.is_stream or inputs.arrays is not None:
             raise ValueError("A cluster needs recordings in files, which all workers can read.")
-        round_size = self.round_size
-        if round_size is None:
-            per_shard = cluster.shard_size(estimator.n_components, audio.stft.n_bins, n_shards)
-            round_size = n_shards * per_shard
+        round_size = common["settings"]["round_size"]
         if not 1 <= n_shards <= round_size:
             raise ValueError(
                 f"n_shards={n_shards} must be at least 1 and at most round_size={round_size}."
@@ -221,8 +259,15 @@ class TrainingRun:
 
         with self._engine(estimator) as engine:
             source = cluster.ClusterSource(estimator, plan, shared, batches, engine, self._failures)
-            settings |= {"round_size": round_size, "n_shards": n_shards}
-            return train(model, source, absorb, settings=settings, **common)
+            return train(model, source, absorb, recordings=digest(recordings), **common)
+
+    def _round_size(self, estimator: OnlineNMF, audio: AudioSettings) -> int:
+        if self.round_size is not None:
+            return self.round_size
+        from ondes.cluster import shard_size
+
+        n_components, n_bins = estimator.n_components, audio.stft.n_bins
+        return self.n_shards * shard_size(n_components, n_bins, self.n_shards)
 
     def _measured(self, inputs: _Inputs, audio: AudioSettings) -> tuple[_Inputs, list[Recording]]:
         """Without the recordings of unknown length, which are reported."""

@@ -3,7 +3,7 @@
 Whatever the file holds and is called, the command ends by itself in two seconds, takes at most ten
 times the file and a fixed allowance of memory, says one printable line about the bad file or none,
 does its work on the good file, and leaves nothing else behind. File n depends on the seed and on n
-alone, so a run can be repeated: `python tests/fuzz_commands.py --files 1000 --seed 1`.
+alone, so a run can be repeated: `python tests/fuzz/commands.py --files 1000 --seed 1`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE / "fuzz")]
+sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 import sounds  # noqa: E402
 from hostile import (  # noqa: E402
@@ -50,57 +50,13 @@ KNOWN = ("wav", "rf64", "w64", "aiff", "au", "caf", "flac", "ogg", "opus", "mp3"
 KNOWN += ("mp2", "mka", "wma", "mp4", "mkv", "avi")
 LENGTHS = (0, 1, 2**31, 2**33, 2**36 - 1, 2**45, 2**61, 2**62, 2**63 - 1)
 PARTS = (
-    *(
-        "a",
-        "song",
-        " ",
-        ".",
-        "..",
-        "...",
-        "-",
-        "--",
-        "-o",
-        "~",
-        "$HOME",
-        "`id`",
-        ";",
-        "&",
-        "%d",
-        "%s",
-    ),
-    *(
-        "{track}",
-        "{stem}",
-        "{0}",
-        "{",
-        "}",
-        "[",
-        "]",
-        "[/x]",
-        "[bold]",
-        "*",
-        "?",
-        "**",
-        "\\",
-        "'",
-        '"',
-    ),
-    *(
-        "http:",
-        "file:",
-        "concat:",
-        "subfile,,:",
-        "pipe:0",
-        "data:,",
-        "Mozart: ",
-        "|",
-        "=",
-        "a=b",
-        ",",
-    ),
-    *("\n", "\r", "\t", "\x1b[31m", "\x1b]0;x\x07", "\x7f", "\x9b2J", "\u202e", "\u2028", "\ufeff"),
-    *("é", "e\u0301", "声", "🎵", "\udcff", "\udce9", "CON", "nul", "x" * 100, "é" * 60, "声" * 40),
-)
+    *("a", "song", " ", ".", "..", "...", "-", "--", "-o", "~", "$HOME", "`id`", ";", "&", "%d"),
+    *("%s", "{track}", "{stem}", "{0}", "{", "}", "[", "]", "[/x]", "[bold]", "*", "?", "**"),
+    *("\\", "'", '"', "http:", "file:", "concat:", "subfile,,:", "pipe:0", "data:,", "Mozart: "),
+    *("|", "=", "a=b", ",", "\n", "\r", "\t", "\x1b[31m", "\x1b]0;x\x07", "\x7f", "\x9b2J"),
+    *("\u202e", "\u2028", "\ufeff", "é", "e\u0301", "声", "🎵", "\udcff", "\udce9", "CON", "nul"),
+    *("x" * 100, "é" * 60, "声" * 40),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

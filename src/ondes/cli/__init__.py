@@ -13,6 +13,7 @@ import click
 from ondes import __version__
 from ondes.cli.completion import completion
 from ondes.cli.demo import demo
+from ondes.cli.denoise import denoise
 from ondes.cli.info import info
 from ondes.cli.learn import learn
 from ondes.cli.report import report
@@ -54,7 +55,7 @@ def ondes() -> None:
     """  # noqa: D301
 
 
-for _command in (demo, learn, train, separate, report, score, info, completion):
+for _command in (demo, learn, train, separate, denoise, report, score, info, completion):
     ondes.add_command(_command)
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     type=click.Path(file_okay=False),
+    callback=terminal.no_minus,
     default="ondes-demo",
     show_default=True,
     help="The folder to write to.",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,14 @@ FIXED_BY_MODEL = (
 
 @click.command(short_help="Learn a dictionary from recordings.")
 @click.argument("files", nargs=-1, required=True)
-@click.option("-o", "--output", required=True, type=click.Path(), help="The model file to write.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(),
+    callback=terminal.no_minus,
+    help="The model file to write.",
+)
 @click.option(
     "--preset",
     type=click.Choice(["separation", "paper"]),
@@ -116,38 +122,39 @@ def learn(ctx: click.Context, /, **given: Any) -> int:
     _check_usage(ctx)
     may_exist = given["resume"] and given["continued"] != given["output"]
     check_destination(output, given["force"] or may_exist)
+    if checkpoint is not None:
+        check_destination(checkpoint, force=True)
     with exclusive_writer(output):
-        if checkpoint is not None and given["resume"] and not checkpoint.exists():
-            complete = None if given["force"] else _complete(output)
-            if complete is not None:
-                terminal.complain(f"{printable(str(output))} is complete; nothing is left to do.")
-                _print_result(complete, 0.0, _history(complete).n_failed)
-                return terminal.DONE
-            terminal.complain(
-                f"there is no {printable(str(checkpoint))} to resume from; starting from the "
-                "beginning."
-            )
-        if checkpoint is not None and given["force"] and not given["resume"]:
-            checkpoint.unlink(missing_ok=True)
         return _learn_and_save(given, output, checkpoint)
 
 
 def _checkpoint(given: dict[str, Any]) -> Path | None:
-    if "-" in given["files"]:
+    from ondes.atomic_file import companion
+
+    if (stream := _stream(given)) is not None:
         if given["resume"] or given["checkpoint"] is not None:
             raise click.UsageError(
-                "Standard input can be read only once; leave out --resume and --checkpoint."
+                f"{stream} can be read only once; leave out --resume and --checkpoint."
             )
         return None
     if given["checkpoint"] == given["output"]:
         raise click.UsageError("--checkpoint and --output are the same file; name another one.")
-    return Path(given["checkpoint"] or f"{given['output']}.checkpoint")
+    return Path(given["checkpoint"] or companion(given["output"], "", ".checkpoint"))
+
+
+def _stream(given: dict[str, Any]) -> str | None:
+    """What to call the stream among the recordings, if there is one."""
+    from ondes.signal.segments import is_stream
+
+    if "-" in given["files"]:
+        return "Standard input"
+    return "A pipe" if any(map(is_stream, given["files"])) else None
 
 
 def _check_usage(ctx: click.Context) -> None:
     given = ctx.params
-    if "-" in given["files"] and given["passes"] > 1:
-        raise click.UsageError("Standard input can be read only once; leave out --passes.")
+    if given["passes"] > 1 and (stream := _stream(given)) is not None:
+        raise click.UsageError(f"{stream} can be read only once; leave out --passes.")
     if given["shards"] is not None and given["cluster"] is None:
         raise click.UsageError("--shards needs --cluster; give both, or leave it out.")
     if given["continued"] is not None:
@@ -159,57 +166,45 @@ def _check_usage(ctx: click.Context) -> None:
                 )
 
 
-def _complete(output: Path) -> Dictionary | None:
-    """The model in `output`, unless its learning was interrupted."""
-    from ondes.atomic_file import check_destination
-
-    if not output.exists():
-        return None
-    dictionary = terminal.load_model(str(output))
-    if dictionary.history is None:  # so it is not from a run that could be resumed
-        check_destination(output)
-    return dictionary if _history(dictionary).stopped_by is None else None
-
-
 def _history(dictionary: Dictionary) -> TrainingHistory:
     assert dictionary.history is not None
     return dictionary.history
 
 
 def _learn_and_save(given: dict[str, Any], output: Path, checkpoint: Path | None) -> int:
-    compute = options.compute_settings(given)
-    recordings, n_failed = terminal.find_recordings(given["files"])
+    recordings, failures = terminal.find_recordings(given["files"])
     if not recordings:
         terminal.complain("no recordings are left to learn from.")
         return terminal.FAILED
-    start, is_local = time.perf_counter(), given["cluster"] == "local"
-    with terminal.bar("learning") as bar, _warnings_shown_by(bar):
+    n_absent, start = len(failures), time.perf_counter()
+    dictionary = _untrained(given)
+    with terminal.bar("learning") as bar, terminal.warnings_shown_by(bar):
 
         def report(_: str, error: FileError) -> None:
-            nonlocal n_failed
-            n_failed += 1
+            failures.append(error)
             bar.complain(str(error))
 
-        run: dict[str, Any] = {
-            "n_passes": given["passes"],
-            "random_state": given["seed"],
-            "raw": given["raw"],
-            "checkpoint": checkpoint,
-            "checkpoint_every": given["checkpoint_every"],
-            "resume": given["resume"],
-            "cluster": given["cluster"],
-            "n_workers": given["jobs"] if is_local and given["jobs"] > 0 else None,
-            "progress": bar.show_learning,
-            "on_error": report,
-            "return_on_interrupt": True,
-        }
-        if given["shards"] is not None:
-            run["n_shards"] = given["shards"]
-        dictionary = _learn(given, recordings, run, compute)
+        run = _run(given) | {"checkpoint": checkpoint, "on_error": report}
+        if given["resume"] and not given["force"] and output.exists():
+            finished = _finished(output, dictionary, recordings, run)
+            if _history(finished).stopped_by is None and not (checkpoint and checkpoint.exists()):
+                bar.complain(f"{printable(str(output))} is complete; nothing is left to do.")
+                _print_result(finished, 0.0, [])
+                return terminal.DONE
+        if checkpoint is not None and given["resume"] and not checkpoint.exists():
+            where = printable(str(checkpoint))
+            bar.complain(f"there is no {where} to resume from; starting from the beginning.")
+        if checkpoint is not None and given["force"] and not given["resume"]:
+            checkpoint.unlink(missing_ok=True)
+        dictionary.learn(recordings, progress=bar.show_learning, return_on_interrupt=True, **run)
+    history = _history(dictionary)
+    dictionary.history = history = replace(
+        history, n_files=history.n_files + n_absent, n_failed=history.n_failed + n_absent
+    )
     if not _save(dictionary, output, given["force"] or given["resume"]):
         return terminal.FAILED
-    _print_result(dictionary, time.perf_counter() - start, n_failed)
-    if _history(dictionary).stopped_by is not None:
+    _print_result(dictionary, time.perf_counter() - start, failures)
+    if history.stopped_by is not None:
         can_resume = checkpoint is not None and checkpoint.exists()
         hint = "; --resume continues" if can_resume else ""
         where = printable(str(output))
@@ -217,39 +212,53 @@ def _learn_and_save(given: dict[str, Any], output: Path, checkpoint: Path | None
         return terminal.INTERRUPTED
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
-    return terminal.SOME_FAILED if n_failed else terminal.DONE
+    return terminal.SOME_FAILED if failures else terminal.DONE
 
 
-@contextmanager
-def _warnings_shown_by(bar: terminal.Bar) -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: bar.complain(str(message))
-        yield
+def _run(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `TrainingRun` that options decide."""
+    is_local = given["cluster"] == "local"
+    run = {
+        "n_passes": given["passes"],
+        "random_state": given["seed"],
+        "raw": given["raw"],
+        "checkpoint_every": given["checkpoint_every"],
+        "resume": given["resume"],
+        "cluster": given["cluster"],
+        "n_workers": given["jobs"] if is_local and given["jobs"] > 0 else None,
+    }
+    return run if given["shards"] is None else run | {"n_shards": given["shards"]}
 
 
-def _learn(
-    given: dict[str, Any], recordings: Sequence[Path], run: dict[str, Any], compute: dict[str, Any]
-) -> Dictionary:
+def _untrained(given: dict[str, Any]) -> Dictionary:
+    from ondes.learning import untrained
+
+    compute = options.compute_settings(given)
     if given["continued"] is not None:
-        dictionary = terminal.load_model(given["continued"]).with_compute(**compute)
-        return dictionary.learn(recordings, **run)
-    from ondes.learning import learn
-
-    return learn(
-        recordings,
-        given["components"],
-        preset=given["preset"],
-        sr=given["sr"],
-        n_fft=given["n_fft"],
-        hop_length=given["hop_length"],
-        spectrum=given["spectrum"],
-        beta_loss=given["beta_loss"],
-        sparsity=given["sparsity"],
-        top_db=given["top_db"],
-        batch_size=given["batch_size"],
-        **run,
+        return terminal.load_model(given["continued"]).with_compute(**compute)
+    same = ("preset", "sr", "n_fft", "hop_length", "spectrum", "beta_loss", "sparsity")
+    return untrained(
+        n_components=given["components"],
+        n_passes=given["passes"],
+        random_state=given["seed"],
+        **{name: given[name] for name in (*same, "top_db", "batch_size")},
         **compute,
     )
+
+
+def _finished(
+    output: Path, dictionary: Dictionary, recordings: Sequence[Path], run: dict[str, Any]
+) -> Dictionary:
+    """The model that this very run has written; FileError where it is another's."""
+    from ondes.model_file import SavedModel
+    from ondes.training_run import TrainingRun
+
+    finished = terminal.load_model(str(output))
+    saved = SavedModel(finished.estimator, finished.audio, finished.history)
+    assert dictionary.audio is not None
+    untrained = dictionary.estimator, dictionary.audio, recordings
+    TrainingRun(**run).check_finished(output, saved, *untrained)
+    return finished
 
 
 def _save(dictionary: Dictionary, output: Path, force: bool) -> bool:
@@ -257,7 +266,10 @@ def _save(dictionary: Dictionary, output: Path, force: bool) -> bool:
     try:
         dictionary.save(output, force)
     except FileError as error:
-        folder = Path(tempfile.mkdtemp(prefix="ondes-"))
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="ondes-"))
+        except OSError:
+            raise error from None
         rescued = folder / output.name
         try:
             dictionary.save(rescued)
@@ -270,7 +282,7 @@ def _save(dictionary: Dictionary, output: Path, force: bool) -> bool:
     return True
 
 
-def _print_result(dictionary: Dictionary, elapsed: float, n_failed: int) -> None:
+def _print_result(dictionary: Dictionary, elapsed: float, failures: Sequence[FileError]) -> None:
     given = click.get_current_context().params
     history, backend = _history(dictionary), dictionary.estimator.backend_
     assert dictionary.audio is not None
@@ -280,7 +292,8 @@ def _print_result(dictionary: Dictionary, elapsed: float, n_failed: int) -> None
         "n_bins": dictionary.components.shape[1],
         "sr": dictionary.audio.sr,
         "n_files": history.n_files,
-        "n_failed": n_failed,
+        **terminal.listed(failures),
+        "n_failed": history.n_failed,
         "n_frames": history.n_frames,
         "seconds": history.seconds,
         "divergence": history.divergence,

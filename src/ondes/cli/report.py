@@ -22,6 +22,7 @@ TOLERANCE = 0.01  # seconds by which the declared length of a recording may be w
     "-o",
     "--output",
     type=click.Path(dir_okay=False),
+    callback=terminal.no_minus,
     default="report.html",
     show_default=True,
     help="The page to write.",

@@ -31,7 +31,8 @@ def score(files: tuple[str, ...], dictionary: str, **given: Any) -> int:
     compute = options.compute_settings(given)
     options.check_span(given)
     model = terminal.load_model(dictionary).with_compute(**compute)
-    recordings, n_failed = terminal.find_recordings(files)
+    recordings, failures = terminal.find_recordings(files)
+    n_files = len(recordings) + len(failures)
     rows: list[tuple[str, int, float]] = []
     with terminal.bar("scoring") as bar:
         for n, path in enumerate(recordings):
@@ -40,7 +41,7 @@ def score(files: tuple[str, ...], dictionary: str, **given: Any) -> int:
                 rows.append((str(path), *_divergence(model, path, given)))
             except FileError as error:
                 bar.complain(str(error))
-                n_failed += 1
+                failures.append(error)
     n_frames = sum(row[1] for row in rows)
     if not n_frames:
         terminal.complain("nothing is left to score: no recording has a non-silent frame.")
@@ -48,13 +49,14 @@ def score(files: tuple[str, ...], dictionary: str, **given: Any) -> int:
     mean = sum(row[1] * row[2] for row in rows if row[1]) / n_frames
     if given["as_json"]:
         listed = [dict(zip(("file", "n_frames", "divergence"), row, strict=True)) for row in rows]
-        total = {"n_frames": n_frames, "divergence": mean, "n_failed": n_failed}
+        total = {"n_files": n_files, "n_frames": n_frames, "divergence": mean}
+        total |= terminal.listed(failures)
         terminal.print_json({"model": dictionary, **total, "files": listed})
     else:
         shown = [(printable(name), str(n), f"{cost:.4f}") for name, n, cost in rows]
         shown.append(("all", str(n_frames), f"{mean:.4f}"))
         terminal.print_table(("file", "frames", "divergence"), shown)
-    return terminal.SOME_FAILED if n_failed else terminal.DONE
+    return terminal.SOME_FAILED if failures else terminal.DONE
 
 
 def _divergence(model: Dictionary, path: Path, given: dict[str, Any]) -> tuple[int, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ NEARLY_SILENT = -20.0  # decibels relative to the mix
     "-o",
     "--output",
     type=click.Path(file_okay=False),
+    callback=terminal.no_minus,
     default="separated",
     show_default=True,
     help="The folder to write to.",
@@ -38,7 +40,7 @@ NEARLY_SILENT = -20.0  # decibels relative to the mix
     "--filename",
     default="{track}/{stem}.{ext}",
     show_default=True,
-    help="File names in that folder; {trackext} is the suffix of the mix.",
+    help="File names in that folder; {folder} is that of the mix, {trackext} its suffix.",
 )
 @click.option("--flac", is_flag=True, help="Write 24-bit flac instead of float wav.")
 @click.option(
@@ -85,22 +87,27 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
         check_discovery(mixes, given)
     names = sources.names if sources else source_names(given["sources"])
     _check_adaptation(names, given)
-    recordings, n_failed = terminal.find_recordings(mixes)
+    recordings, failures = terminal.find_recordings(mixes)
+    n_files = len(recordings) + len(failures)
     targets = _targets(recordings, [*names, *([REST] if given["free"] else [])], given)
     tracks = []
     for path, files in targets.items():
         try:
             tracks.append(_separate_one(path, sources, files, given, compute))
         except (FileError, ValueError) as error:
-            terminal.complain(str(error))
-            n_failed += 1
+            named = error
+            if not isinstance(named, FileError):
+                named = FileError(path, str(error).rstrip("."))
+            terminal.complain(str(named))
+            failures.append(named)
     if given["as_json"]:
-        terminal.print_json({"tracks": tracks, "n_failed": n_failed})
+        result = {"tracks": tracks, "n_files": n_files, **terminal.listed(failures)}
+        terminal.print_json(result)
     else:
         for track in tracks:
             for file in track["stems"].values():
                 click.echo(printable(str(file)))
-    if n_failed:
+    if failures:
         return terminal.SOME_FAILED if tracks else terminal.FAILED
     return terminal.DONE
 
@@ -117,13 +124,14 @@ def _targets(
     recordings: Sequence[Path], names: Sequence[str], given: dict[str, Any]
 ) -> dict[Path, dict[str, Path]]:
     """The file of every stem of every mix, checked before any work."""
-    from ondes.atomic_file import check_destination
+    from ondes.atomic_file import check_destination, remove_abandoned
 
     targets: dict[Path, dict[str, Path]] = {}
     for path in recordings:
         track = "stdin" if str(path) == "-" else path.stem
-        words = {"track": track, "trackext": path.suffix[1:], "ext": "wav"}
+        words = {"track": _no_dots(track), "trackext": path.suffix[1:], "ext": "wav"}
         words |= {"ext": "flac"} if given["flac"] else {}
+        words |= {"folder": path.resolve().parent.name or "_"}
         try:
             files = {
                 name: Path(given["output"], given["filename"].format(stem=_as_name(name), **words))
@@ -131,19 +139,25 @@ def _targets(
             }
         except (LookupError, ValueError, AttributeError) as error:
             raise click.UsageError(
-                f"--filename {given['filename']!r} may contain only {{track}}, {{stem}}, {{ext}} "
-                f"and {{trackext}} in braces: {error}"
+                f"--filename {given['filename']!r} may contain only {{folder}}, {{track}}, "
+                f"{{stem}}, {{ext}} and {{trackext}} in braces: {error}"
             ) from None
         targets[path] = files
     everything = [file for files in targets.values() for file in files.values()]
     if len(set(everything)) < len(everything):
         raise click.UsageError(
             f"--filename {given['filename']!r} gives two stems the same name; use {{track}} and "
-            "{stem}."
+            "{stem}, and {folder} where recordings of several folders have one name."
         )
-    for file in filter(Path.exists, everything):
+    for file in filter(os.path.lexists, everything):
         check_destination(file, given["force"])
+    remove_abandoned(everything)
     return targets
+
+
+def _no_dots(track: str) -> str:
+    """A track's name, unless it would lead to another folder."""
+    return track if track.strip(".") else "_" * len(track)
 
 
 def _as_name(source: str) -> str:
@@ -161,12 +175,17 @@ def _separate_one(
     from ondes.separation import StemLevels, separate_file
     from ondes.signal.audio_writer import AudioWriter
     from ondes.signal.recordings import probe
+    from ondes.signal.segments import is_stream
 
-    total = None if str(path) == "-" or given["raw"] is not None else probe(path).seconds
+    total = None if is_stream(path) or given["raw"] is not None else probe(path).seconds
     ends = [each for each in (given["end"], total) if each is not None]
     total = max(0.0, min(ends) - given["start"]) if ends else None
     is_discovered = sources is None
-    with terminal.bar(path.name) as bar, contextlib.ExitStack() as stack:
+    with (
+        terminal.bar(path.name) as bar,
+        terminal.warnings_shown_by(bar),
+        contextlib.ExitStack() as stack,
+    ):
         if sources is None:
             sources = as_sources({"mix": discover(path, given, bar.show_learning)})
         separated = separate_file(
@@ -177,22 +196,25 @@ def _separate_one(
         levels = StemLevels()
         n_samples = 0
         for blocks in separated:
+            first = next(iter(blocks.values()))
+            if not len(first):
+                continue
             if not writers:
-                channels = next(iter(blocks.values())).shape[1]
+                channels = first.shape[1]
                 for name, file in files.items():
-                    _make_folder(file.parent, stack)
+                    _make_folder(file, stack)
                     writer = AudioWriter(file, separated.sr, channels, force=given["force"])
                     writers[name] = stack.enter_context(writer)
             for name, samples in blocks.items():
                 writers[name].write(samples)
             levels.add(blocks)
-            n_samples += len(next(iter(blocks.values())))
+            n_samples += len(first)
             bar.show(n_samples / separated.sr, total, "separating")
     if is_discovered:
         for name, decibels in levels.decibels().items():
             if decibels < NEARLY_SILENT:
                 below = "silent" if decibels == -math.inf else f"{-decibels:.0f} dB below the mix"
-                terminal.complain(f"{path.name}: {name} is {below}.")
+                terminal.complain(f"{printable(path.name)}: {name} is {below}.")
     seconds = n_samples / separated.sr
     return {
         "track": path,
@@ -203,10 +225,10 @@ def _separate_one(
     }
 
 
-def _make_folder(folder: Path, stack: contextlib.ExitStack) -> None:
-    """Make a folder, and remove it at the end where it is still empty."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+def _make_folder(file: Path, stack: contextlib.ExitStack) -> None:
+    """Make the folder of a file, and remove it at the end where it is still empty."""
+    folder = file.parent
+    missing = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
 
     def remove_if_empty() -> None:
         with contextlib.suppress(OSError):
@@ -214,3 +236,7 @@ def _make_folder(folder: Path, stack: contextlib.ExitStack) -> None:
                 each.rmdir()
 
     stack.callback(remove_if_empty)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(file, f"cannot be written ({error.strerror or error})") from error

@@ -59,9 +59,12 @@ def as_sources(dictionaries: Mapping[str, Dictionary]) -> Sources:
 
 def check_discovery(mixes: Sequence[str], given: Mapping[str, Any]) -> None:
     """Raise UsageError where the sources of these mixtures cannot be discovered."""
-    if "-" in mixes:
+    from ondes.signal.segments import is_stream
+
+    if any(map(is_stream, mixes)):
+        name = "Standard input" if "-" in mixes else "A pipe"
         raise click.UsageError(
-            "Standard input can be read only once; give dictionaries with -d, or a file."
+            f"{name} can be read only once; give dictionaries with -d, or a file."
         )
     if given["components"] < given["sources"]:
         raise click.UsageError(

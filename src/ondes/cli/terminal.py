@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,21 +133,42 @@ def share_bar(title: str) -> Iterator[Callable[[float, str], None]]:
         yield lambda share, note: progress.update(task, completed=share, note=note)
 
 
-def find_recordings(inputs: Sequence[str]) -> tuple[list[Path], int]:
-    """The recordings that arguments name, and how many arguments failed, with one line each."""
+def no_minus(_: click.Context, __: click.Parameter, given: str) -> str:
+    """The callback of an output that standard output cannot be."""
+    if given == "-":
+        raise click.BadParameter("standard output cannot hold it; give a name.")
+    return given
+
+
+@contextmanager
+def warnings_shown_by(bar: Bar) -> Iterator[None]:
+    """Print every warning of the block as one line."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: bar.complain(str(message))
+        yield
+
+
+def find_recordings(inputs: Sequence[str]) -> tuple[list[Path], list[FileError]]:
+    """The recordings that arguments name, and the arguments that failed, with one line each."""
     from ondes.signal import recordings
 
     found: list[Path] = []
-    n_failed = 0
+    failures: list[FileError] = []
     for given in inputs:
         try:
             found += recordings.find_recordings([given])
         except FileError as error:
             complain(str(error))
-            n_failed += 1
+            failures.append(error)
     if "-" in inputs and sys.stdin.isatty():
         raise click.UsageError("Standard input is a terminal; pipe WAV or raw samples into it.")
-    return recordings.canonical_order(found), n_failed
+    return recordings.canonical_order(found), failures
+
+
+def listed(failures: Sequence[FileError]) -> dict[str, Any]:
+    """How many recordings failed, and which and why, for JSON."""
+    each = [{"file": failure.path, "reason": failure.reason} for failure in failures]
+    return {"n_failed": len(each), "failures": each}
 
 
 def load_model(path: str) -> Dictionary:
@@ -166,7 +188,8 @@ def load_model(path: str) -> Dictionary:
 
 
 def _line(message: str) -> str:
-    return f"ondes: {' '.join(message.split())}"
+    text = f"ondes: {' '.join(message.split())}"
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _plain(value: Any) -> Any:

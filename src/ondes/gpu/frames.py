@@ -14,6 +14,7 @@ from ondes.nmf.backends.devices import Tensor, memory_errors, torch, widest
 from ondes.nmf.divergence import Array
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.frame_reader import FramesRead, SampleReader
+from ondes.signal.pcm import in_range
 from ondes.signal.segments import Segment
 from ondes.signal.silence import Loudest, is_active, loudest_of, merge
 
@@ -98,12 +99,18 @@ class FrameMaker:
         """
         if not pieces:
             return torch.empty((0, self._stft.n_bins), device=self._device), before
+        n_frames = list(map(self.n_frames, pieces))
+        scaled, exponents = zip(*(in_range(piece.samples) for piece in pieces), strict=True)
+        pieces = [piece._replace(samples=each) for piece, each in zip(pieces, scaled, strict=True)]
         with memory_errors(self._device), self._own_stream():
             power = self._power(pieces)
             energies = power.sum(dim=1).cpu().numpy()  # now all samples have been copied
             if self._top_db is None:
                 return self._spectrum(power), before
-            files = np.repeat([piece.file for piece in pieces], list(map(self.n_frames, pieces)))
+            if any(exponents):
+                doubled = np.repeat(2 * np.array(exponents), n_frames)
+                energies = np.ldexp(energies.astype(np.float64), doubled)
+            files = np.repeat([piece.file for piece in pieces], n_frames)
             loudest = merge(before, loudest_of(energies, files))
             active = is_active(energies, files, loudest, self._top_db)
             return self._spectrum(power[self._rows(np.flatnonzero(active))]), loudest

@@ -160,6 +160,9 @@ def _rows_of_unit_sum(a: Array, b: Array, c: Array) -> Array:
     # At the sought ν no entry exceeds one: −a/w² + b + ν + 2cw = 0 with w ≤ 1 bounds ν below, and
     # an entry of at least 1/n_bins in each row bounds it above.
     n_bins = a.shape[1]
+    # ν absorbs what all bins share; where that is large it would swallow the digits of the rest.
+    shared = b.min(axis=1, keepdims=True)
+    b = b - np.where(shared > 1e6 * a.max(axis=1, keepdims=True), shared, 0.0)
     low = np.max(a - b - 2 * c, axis=1)
     high = np.max(a * n_bins**2 - b - 2 * c / n_bins, axis=1)
     for _ in range(_BISECTIONS):

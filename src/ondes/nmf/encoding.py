@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 from joblib import effective_n_jobs
 
 from ondes.nmf import backends
@@ -130,6 +131,7 @@ def encode(frames: Array, problem: Problem, compute: Compute | None = None) -> E
            [0.]])
     """
     compute = compute or Compute()
+    _check_dictionary(problem)
     return _encode(frames, problem, compute.backend_for(problem, len(frames)), compute.n_threads)
 
 
@@ -141,6 +143,7 @@ def encode_blocks(
     Yields the rows of each block and its `Encoding`; parameters are those of `encode`.
     """
     compute = compute or Compute()
+    _check_dictionary(problem)
     backend = compute.backend_for(problem, len(frames))
     for rows in slices(len(frames), size):
         yield rows, _encode(frames[rows], problem, backend, compute.n_threads)
@@ -158,12 +161,18 @@ def summarise(
     start : array of shape (n_frames, n_components), optional
         Activations to start from; by default each frame's own fresh start.
     """
+    _check_dictionary(problem)
     levelled = level_frames(frames, problem.background)
     backend = compute.backend_for(problem, len(frames))
     if start is not None:
         start = start[levelled.active]
     activations, statistics = backend.summarise(levelled, problem, start, compute.n_threads)
     return Encoding(levelled, activations, problem, backend.NAME), statistics
+
+
+def _check_dictionary(problem: Problem) -> None:
+    if not np.isfinite(problem.dictionary).all():
+        raise ValueError("The dictionary holds numbers that are not finite; learn it again.")
 
 
 def _encode(frames: Array, problem: Problem, backend: Backend, n_threads: int) -> Encoding:

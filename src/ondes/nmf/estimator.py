@@ -76,9 +76,9 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
     background : array of shape (n_bins,), default=None
         A known variance that the model adds to every frame, in the data's units.
     noise_floor : float, default=1e-12
-        ε, relative to each frame's mean.
+        ε, relative to each frame's mean; from 1e-15 to 1.
     prior_frames : float, default=0
-        The weight of the first dictionary, in frames of data.
+        The weight of the first dictionary, in frames of data; it fades as these would.
     tol : float, default=0
         `fit` stops when an update moves the dictionary by less, in the Frobenius norm.
     random_state : int, RandomState or None, default=None
@@ -284,7 +284,8 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
                 self._initialise(frames, settings)
             is_first = False
             self.n_passes_ = number
-            yield self.random_state_.permutation(frames) if settings.shuffle else frames
+            # A copy either way: the iterable may use its memory again.
+            yield self.random_state_.permutation(frames) if settings.shuffle else frames.copy()
 
     def initialise(self, X: Any) -> Self:
         """Draw the first dictionary from these frames, and learn nothing from them yet.
@@ -367,7 +368,8 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
         before, n_new = self.components_, statistics.n_frames
         if n_new == 0:
             return np.inf, np.ones(len(before))
-        factor = settings.forgetting.factor(self.n_frames_seen_, n_new, n_frames_in_set)
+        n_seen = self.n_frames_seen_ + settings.prior_frames  # the prior fades like so many frames
+        factor = settings.forgetting.factor(n_seen, n_new, n_frames_in_set)
         self.components_, self.statistics_, scale = update(
             before,
             self.statistics_,

@@ -50,14 +50,19 @@ class DictionaryPenalty(Protocol):
         ...
 
 
+# Beyond these float32 overflows, and nothing but the penalty would count.
+_STRONGEST, _OFFSETS = 1e6, (1e-12, 1e12)
+
+
 def _check_strength(name: str, strength: float) -> None:
-    if not 0 <= strength < np.inf:
-        raise ValueError(f"strength={strength!r} of {name} must be 0 or more.")
+    if not 0 <= strength <= _STRONGEST:
+        raise ValueError(f"strength={strength!r} of {name} must lie between 0 and {_STRONGEST:g}.")
 
 
 def _check_offset(name: str, offset: float) -> None:
-    if not 0 < offset < np.inf:
-        raise ValueError(f"offset={offset!r} of {name} must be positive.")
+    low, high = _OFFSETS
+    if not low <= offset <= high:
+        raise ValueError(f"offset={offset!r} of {name} must lie between {low:g} and {high:g}.")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,15 @@ __all__ = ["TRANSFORM_SOLVER", "Problem", "Solver", "power"]
 # numbers far below the noise floor only cost time.
 ACTIVATION_FLOOR = 1e-20
 
+# No step starts beyond this: a component that comes back from the floor would be extrapolated until
+# the model overflows.
+ACTIVATION_CEILING = 1e15
+
 # A smaller rise of the objective per bin causes no restart: near convergence rounding decides every
 # comparison, and the path, hence the result, would depend on it.
 TOLERATED_RISE = 1e-4
+
+MOST_STEPS = 1_000_000  # more would not end
 
 NESTEROV = tuple(n / (n + 2) for n in range(20))
 
@@ -54,8 +61,12 @@ class Solver:
     tol: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.max_steps < 1:
-            raise ValueError(f"max_steps={self.max_steps!r} of Solver must be 1 or more.")
+        if not isinstance(self.max_steps, Integral) or isinstance(self.max_steps, bool):
+            raise TypeError(f"max_steps={self.max_steps!r} of Solver must be a whole number.")
+        if not 1 <= self.max_steps <= MOST_STEPS:
+            raise ValueError(
+                f"max_steps={self.max_steps!r} of Solver must lie between 1 and {MOST_STEPS}."
+            )
         if not 0 < self.exponent <= 1:
             raise ValueError(f"exponent={self.exponent!r} of Solver must lie in (0, 1].")
         if self.momentum and self.momentum[0] != 0:

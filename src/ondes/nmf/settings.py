@@ -19,6 +19,8 @@ __all__ = ["Settings"]
 
 INITS = ("k-means++", "random")
 RESTARTS = ("fresh", "warm")
+LOWEST_FLOOR = 1e-15  # v / y² stays within float32's range
+LARGEST_BACKGROUND = 1e30  # activations in the data's units stay within it
 DEFAULTS = {
     "forgetting": GrowingMemory(),
     "solver": Solver(),
@@ -82,10 +84,10 @@ class Settings:
             _check_whole("batch_size", self.batch_size)
         _check_whole("n_passes", self.n_passes)
         _check_real("dictionary_exponent", self.dictionary_exponent, 1)
-        _check_real("noise_floor", self.noise_floor, 1)
-        _check_real("prior_frames", self.prior_frames)
+        _check_range("noise_floor", self.noise_floor, LOWEST_FLOOR, 1)
+        _check_range("prior_frames", self.prior_frames, 0, 1e12)
         _check_real("tol", self.tol)
-        _check_real("sparsity", self.sparsity)
+        _check_range("sparsity", self.sparsity, 0, 1e6)
         if self.sparsity and self.dictionary_penalty is not None:
             raise ValueError("sparsity and dictionary_penalty exclude each other; give one.")
         if self.dictionary_penalty is not None and self.divergence.beta != 0:
@@ -148,6 +150,11 @@ class Settings:
             )
         if not (np.isfinite(background) & (background >= 0)).all():
             raise ValueError("background must be finite and nowhere negative.")
+        if background.max() > LARGEST_BACKGROUND:
+            raise ValueError(
+                f"The largest of background={background.max():g} must lie between 0 and "
+                f"{LARGEST_BACKGROUND:g}."
+            )
         return background
 
     def known_rows(self, n_bins: int) -> tuple[Array, Array | None]:
@@ -186,6 +193,8 @@ def _unit_rows(name: str, given: Any, n_bins: int) -> Array:
         raise ValueError(f"{name} must be finite and nowhere negative.")
     if not rows.any(axis=1).all():
         raise ValueError(f"{name} has a row of zeros, which could never be active; leave it out.")
+    if rows.max() > 1e300:  # so that their sum is finite
+        rows = rows / rows.max(axis=1, keepdims=True)
     unit: Array = rows / rows.sum(axis=1, keepdims=True)
     return unit
 
@@ -206,6 +215,13 @@ def _check_real(name: str, value: object, high: float = np.inf) -> None:
         raise ValueError(
             f"{name}={value!r} must lie in {f'(0, {high:g}]' if is_bounded else '[0, ∞)'}."
         )
+
+
+def _check_range(name: str, value: object, low: float, high: float) -> None:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} must be a number.")
+    if not low <= float(value) <= high:
+        raise ValueError(f"{name}={value!r} must lie in [{low:g}, {high:g}].")
 
 
 def _check_one_of(name: str, value: object, names: tuple[str, ...]) -> None:

@@ -89,6 +89,8 @@ class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         """
         check_is_fitted(self)
         activations = np.asarray(X)
+        if activations.dtype.kind in "biu":
+            activations = activations.astype(np.float64)
         if activations.ndim != 2 or activations.shape[1] != len(self.components_):
             raise ValueError(
                 f"Activations of shape {activations.shape} do not fit {len(self.components_)} "
@@ -118,6 +120,12 @@ class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean of `score_samples`, silent frames included: higher is better.
+
+        It compares dictionaries of one size. With more components it rises, on frames held out as
+        well, as activations are free to fit each frame: ``GridSearchCV`` over `n_components` takes
+        the largest. To choose their number, score what the dictionary is for, such as separation
+        (`ondes.Dictionary.separate`), or take the number from which on the score rises by less
+        than you care about.
 
         Parameters
         ----------

@@ -127,8 +127,8 @@ class UnfoldedMasks:
         even = np.full((1, n_rows), 10 / n_rows, np.float32)
         self._first_inverse = 1 / (even @ self._rows[0] + np.float32(TINY))
         self._first_scale = even / weights.denominators[0]
-        centred = [n // 2 for n in weights.contexts if n <= LONGEST_CENTRED]
-        self._ahead, self._past = max(centred, default=0), max(weights.contexts) - 1
+        self._ahead = LONGEST_CENTRED // 2
+        self._past = max(*weights.contexts, LONGEST_CENTRED) - 1
         self._reach = weights.decoder.shape[1] // 2
         self.delay = self._ahead + self._reach + BLOCK - 1
         self.reset()
@@ -186,30 +186,32 @@ class UnfoldedMasks:
         self._levels.append(level[:n_frames])
 
     def _advance(self, is_end: bool) -> list[Magnitudes]:
-        """Weigh and decode whatever has all the neighbours it needs."""
-        total = self._encoded.end
-        while (first := self._weighed.end) < total:
-            last = min(first + BLOCK, total)
-            if not is_end and (last - first < BLOCK or last + self._ahead > total):
-                break
+        """Weigh and decode whatever has all the neighbours it needs.
+
+        Called after every block, so the rows of each product are the same however frames are cut.
+        """
+        first, last = self._weighed.end, self._encoded.end - (0 if is_end else self._ahead)
+        if last > first:
             self._weighed.append(self._weigh(first, last))
             for window in (self._encoded, self._levels):
                 window.forget(last - self._past)
-        masks = []
-        while (first := self._n_out) < self._weighed.end:
-            last = min(first + BLOCK, self._weighed.end)
-            if not is_end and (last - first < BLOCK or last + self._reach > self._weighed.end):
-                break
-            masks.append(self._decode(first, last))
-            self._n_out = last
-            self._weighed.forget(last - self._reach)
+        first, last = self._n_out, self._weighed.end - (0 if is_end else self._reach)
+        masks = [
+            self._decode(first + rows.start, first + rows.stop)
+            for rows in slices(max(0, last - first), BLOCK)
+        ]
+        self._n_out = max(first, last)
+        self._weighed.forget(self._n_out - self._reach)
         return masks
 
     def _weigh(self, first: int, last: int) -> Magnitudes:
         weights, floor = self._weights, np.float32(self._weights.floor)
         here = self._encoded[first:last]
         longest = weights.contexts[-1]
-        level = np.maximum(self._levels.means(first, last, longest), np.float32(1e-30))
+        level = self._levels.means(first, last, longest)
+        # After a silence longer than that, the frames ahead alone have a level.
+        around = self._levels.means(first, last, LONGEST_CENTRED) / np.float32(longest)
+        level = np.maximum(np.maximum(level, around), np.float32(1e-30))
         now = np.log(here / level + floor)
         change = np.zeros_like(here)
         for exponent, n_frames in zip(weights.exponents, weights.contexts, strict=True):

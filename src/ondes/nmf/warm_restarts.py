@@ -9,8 +9,8 @@ from ondes.nmf.divergence import Array
 __all__ = ["StoredActivations"]
 
 _WIDEST = 1e6
-# In units of a frame's level: a row that fades and comes back must not overflow.
-_LARGEST = 1e15
+# In units of a frame's level: a row that fades and comes back would start far off, and overflow.
+_LARGEST = 1e6
 
 
 class StoredActivations:

@@ -228,7 +228,7 @@ def _describe_spectrogram(columns: Array, timeline: Timeline) -> str:
 
 def _shares(bins: Array) -> Array:
     """Share of the power up to each bin, strictly rising so that it can be inverted."""
-    rising = np.cumsum(bins + 1e-12 * max(float(bins.max()), 1e-300), dtype=np.float64)
+    rising = np.cumsum(bins + 1e-12 * max(float(bins.max()), 1e-250), dtype=np.float64)
     shares: Array = rising / rising[-1]
     return shares
 

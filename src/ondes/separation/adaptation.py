@@ -86,7 +86,7 @@ class AdaptedSources:
         self._learned, self._compute = sources, compute or Compute()
         self._moves = np.any([sources.rows_of(name) for name in names], axis=0)
         self._half_life = ADAPTATION_HALF_LIFE * sources.sr / sources.stft.hop_length
-        # Rows of unit norm, at which scale sparsity is defined; they may leave it as they move.
+        # Pseudo-counts are given to rows of unit norm, which is the scale of sparsity.
         norms = np.linalg.norm(sources.dictionary, axis=1, keepdims=True)
         self._first = sources.dictionary / norms
         self.reset()
@@ -142,12 +142,8 @@ class AdaptedSources:
 
     def _sources(self) -> Sources:
         rows = self._rows / self._rows.sum(axis=1, keepdims=True)
-        norms = np.where(self._moves, np.linalg.norm(self._rows, axis=1), 1.0)
-        return replace(
-            self._learned,
-            dictionary=np.where(self._moves[:, None], rows, self._learned.dictionary),
-            sparsity_weights=1 / norms,
-        )
+        dictionary = np.where(self._moves[:, None], rows, self._learned.dictionary)
+        return replace(self._learned, dictionary=dictionary)
 
 
 class FreeComponents:

@@ -54,6 +54,8 @@ def source_masks(
     >>> masks[0].round(3)
     array([[1. , 1. , 0.5]])
     """
+    if sources.sparsity_weights is not None:  # the other backends have one sparsity for all
+        compute = Compute("reference")
     encoding = encode(frames, sources.problem(penalty=penalty), compute)
     return masks_of(encoding, sources, residual=residual)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,8 +33,9 @@ FRAMES_AT_ONCE = 64
 LOUDEST_SAMPLE = 1e30  # beyond, the Fourier sums of float32 may overflow
 
 
+@runtime_checkable
 class MaskStream(Protocol):
-    """Masks of a stream of frames: `DictionaryMasks`, `UnfoldedMaskStream`."""
+    """Masks of a stream of frames: `DictionaryMasks`, `UnfoldedMaskStream`, `SubtractionMasks`."""
 
     names: tuple[str, ...]
     sr: int
@@ -109,7 +110,7 @@ class Separator:
 
     def __init__(
         self,
-        models: Models | TrainedModel,
+        models: Models | TrainedModel | MaskStream,
         *,
         sr: int | None = None,
         residual: str | None = None,
@@ -130,6 +131,8 @@ class Separator:
                     "A trained separator takes neither residual, adapt, n_free nor penalty."
                 )
             self._masks = UnfoldedMaskStream(models)
+        elif isinstance(models, MaskStream):
+            self._masks = models
         else:
             self._masks = DictionaryMasks(
                 Sources.of(models),
@@ -255,7 +258,7 @@ class Separator:
 
 
 def separate(
-    mixture: ArrayLike, models: Models | TrainedModel, *, sr: int, **options: Any
+    mixture: ArrayLike, models: Models | TrainedModel | MaskStream, *, sr: int, **options: Any
 ) -> dict[str, Samples]:
     """Separate a mixture in memory.
 
@@ -291,7 +294,7 @@ def separate(
 
 def separate_file(
     path: str | Path | BinaryIO,
-    models: Models | TrainedModel,
+    models: Models | TrainedModel | MaskStream,
     *,
     start: float = 0.0,
     end: float | None = None,
@@ -352,10 +355,11 @@ class StemBlocks:
     names : tuple of str
     sr : int
         Sampling rate of the recording and of its stems.
+    channels : int
     """
 
     def __init__(self, separator: Separator, blocks: Excerpt) -> None:
-        self.names, self.sr = separator.names, separator.sr
+        self.names, self.sr, self.channels = separator.names, separator.sr, blocks.channels
         self._stems = self._separated(separator, blocks)
 
     def __iter__(self) -> Iterator[dict[str, Samples]]:

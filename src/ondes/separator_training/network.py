@@ -88,7 +88,9 @@ class Network(torch.nn.Module):
 
     def _weigh(self, found: Tensor, level: Tensor) -> Tensor:
         contexts, floor = self.settings.contexts, self.settings.floor
-        longest = _means(level, contexts[-1]).clamp_min(1e-9)
+        longest = _means(level, contexts[-1])
+        around = _means(level, LONGEST_CENTRED) / contexts[-1]
+        longest = torch.maximum(longest, around).clamp_min(1e-9)
         now = torch.log(found / longest + floor)
         change = torch.zeros_like(found)
         for exponent, n_frames in zip(self.exponents, contexts, strict=True):

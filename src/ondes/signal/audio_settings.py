@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from numbers import Integral, Real
 
@@ -14,6 +13,8 @@ from ondes.signal.stft import Stft
 __all__ = ["AudioSettings"]
 
 SPECTRA = ("power", "magnitude")
+MIN_SR, MAX_SR = 100, 10**6
+MAX_DB = 300  # more than single precision tells apart
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,17 @@ class AudioSettings:
     spectrum: str = "power"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.sr, Integral) or not 1 <= self.sr < 2**31:
-            raise ValueError(f"sr={self.sr!r} must be a whole number of samples per second.")
+        if not isinstance(self.sr, Integral) or not MIN_SR <= self.sr <= MAX_SR:
+            raise ValueError(
+                f"sr={self.sr!r} must be a whole number of samples per second from {MIN_SR} to "
+                f"{MAX_SR}."
+            )
         if not isinstance(self.stft, Stft):
             raise ValueError(f"stft={self.stft!r} must be an Stft.")
-        if self.top_db is not None and not _is_positive(self.top_db):
+        if self.top_db is not None and not _is_level(self.top_db):
             raise ValueError(
-                f"top_db={self.top_db!r} must be a positive number of decibels, or None to keep "
-                "every frame."
+                f"top_db={self.top_db!r} must be a positive number of decibels up to {MAX_DB}, or "
+                "None to keep every frame."
             )
         if self.spectrum not in SPECTRA:
             raise ValueError(f"spectrum={self.spectrum!r} must be 'power' or 'magnitude'.")
@@ -91,6 +95,6 @@ class AudioSettings:
         return power if self.spectrum == "power" else np.sqrt(power, out=out)
 
 
-def _is_positive(value: object) -> bool:
+def _is_level(value: object) -> bool:
     is_number = isinstance(value, Real) and not isinstance(value, bool)
-    return is_number and 0 < value < math.inf  # type: ignore[operator]
+    return is_number and 0 < value <= MAX_DB  # type: ignore[operator]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -84,7 +85,9 @@ class AudioWriter:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             draft = stack.enter_context(atomic_path(self.path, self.force))
-            self._file = stack.enter_context(self._open(draft))
+            self._disk = stack.enter_context(_Disk(os.fspath(draft), "r+"))
+            stack.enter_context(self._disk_errors())
+            self._file = stack.enter_context(self._open())
             self._finish = stack.pop_all().__exit__
         return self
 
@@ -107,20 +110,48 @@ class AudioWriter:
             raise FileError(self.path, "exceeds the 4 GiB of a WAV file: choose .rf64 or .flac")
         if len(block):
             self._peak = max(self._peak, float(np.abs(block).max()))
-            try:
+            with self._disk_errors():
                 self._file.write(block)
-            except soundfile.SoundFileError as error:
-                raise FileError(self.path, f"cannot be written ({error})") from error
 
-    def _open(self, draft: Path) -> Any:
+    def _open(self) -> Any:
         try:
             return soundfile.SoundFile(
-                os.fspath(draft), "w", self.sr, self.channels, self.subtype, format=self._format
+                self._disk, "w", self.sr, self.channels, self.subtype, format=self._format
             )
         except (soundfile.SoundFileError, ValueError, TypeError) as error:
             raise FileError(
                 self.path, f"cannot hold {self.channels} channels of {self.subtype} at {self.sr} Hz"
             ) from error
+
+    @contextlib.contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        """Raise what the disk said, whatever libsndfile makes of it."""
+        try:
+            yield
+        except (soundfile.SoundFileError, AssertionError, FileError) as error:
+            if self._disk.failure is None:
+                if isinstance(error, FileError):
+                    raise
+                raise FileError(self.path, f"cannot be written ({error})") from error
+        if self._disk.failure is not None:
+            raise self._disk.failure
+
+
+class _Disk(FileIO):
+    """A file that remembers the first error of the disk: libsndfile loses some of them."""
+
+    failure: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """All of the data, or nothing from the first error on."""
+        left = memoryview(data)
+        n_bytes = len(left)
+        try:
+            while left and self.failure is None:
+                left = left[super().write(left) :]
+        except OSError as error:
+            self.failure = error
+        return n_bytes - len(left)
 
 
 def write_audio(

@@ -85,6 +85,8 @@ def open_decoder(recording: str | Path | BinaryIO, raw: RawFormat | None = None)
 
 
 def _open_file(path: Path) -> Decoder:
+    if integrity.is_mpeg(path) and _has_pyav():  # libmpg123 prints about whatever is damaged
+        return AvDecoder(path)
     try:
         decoder = SoundFileDecoder(path)
     except soundfile.LibsndfileError as error:
@@ -109,6 +111,7 @@ def _open_file(path: Path) -> Decoder:
             _check_mp3_length(path, decoder)
         elif integrity.is_truncated(path):
             raise FileError(path, "is truncated: it ends before its header says; copy it again")
+        integrity.check_length(path, decoder.n_samples)
         if decoder.n_samples == 0:
             raise FileError(path, "holds no samples")
     except BaseException:
@@ -138,7 +141,9 @@ class SoundFileDecoder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = _SequentialSoundFile(os.fspath(path))
+        # As bytes, a name need not be UTF-8; on Windows it always is.
+        name = os.fspath(path) if os.name == "nt" else os.fsencode(path)
+        self._file = _SequentialSoundFile(name)
         self.sr = int(self._file.samplerate)
         self.channels = int(self._file.channels)
         self.n_samples = int(self._file.frames) if self._file.frames < 2**62 else None
@@ -199,11 +204,12 @@ class AvDecoder:
         self._path = path
         self._failure = av.FFmpegError
         try:
-            allowed = {"format_whitelist": ",".join(CONTAINERS)}
+            allowed = {"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": "file"}
             with _bounded_memory(path):
                 # Titles in an old encoding are no reason to refuse the recording.
+                # Without `file:`, FFmpeg takes some names for addresses.
                 self._container: Any = av.open(
-                    os.fspath(path), options=allowed, metadata_errors="replace"
+                    f"file:{path}", options=allowed, metadata_errors="replace"
                 )
         except (av.FFmpegError, UnicodeError) as error:
             raise FileError(path, "is not audio, or is damaged at its start") from error
@@ -220,6 +226,7 @@ class AvDecoder:
             self.format = str(stream.codec_context.name).upper()
             duration = _duration(self._container, stream)
             self.n_samples = None if duration is None else round(duration * self.sr)
+            integrity.check_length(path, self.n_samples)
             self._is_length_exact = "mp3" not in self._container.format.name or (
                 integrity.mp3_has_length(path)
             )

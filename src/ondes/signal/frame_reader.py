@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ondes.errors import FileError
 from ondes.signal.audio_settings import AudioSettings
-from ondes.signal.pcm import to_float
+from ondes.signal.pcm import in_range, to_float
 from ondes.signal.segments import Segment
 from ondes.signal.silence import Loudest, is_active, loudest_of, merge
 from ondes.signal.stft import Stft
@@ -97,7 +97,7 @@ class HostFrameReader:
         samples = self._reader.read(segments)
         for file, of_file in itertools.groupby(samples, key=lambda pair: pair[0]):
             first = len(buffer)
-            energies = np.concatenate([buffer.add(block).sum(axis=1) for _, block in of_file])
+            energies = np.concatenate([_add(buffer, block) for _, block in of_file])
             n_read += len(energies)
             if top_db is not None:
                 loudest |= merge({file: loudest.get(file, 0.0)}, loudest_of(energies, file))
@@ -109,6 +109,16 @@ class HostFrameReader:
     def close(self) -> None:
         """Release every recording."""
         self._reader.close()
+
+
+def _add(buffer: FrameBuffer, samples: NDArray[Any]) -> NDArray[Any]:
+    """Add the frames of samples and return their energies, in float64 where float32 is too narrow.
+
+    The frames are then on another scale, which no divergence from a dictionary depends on.
+    """
+    scaled, exponent = in_range(samples)
+    energies: NDArray[Any] = buffer.add(scaled).sum(axis=1)
+    return np.ldexp(energies.astype(np.float64), 2 * exponent) if exponent else energies
 
 
 class FrameBuffer:

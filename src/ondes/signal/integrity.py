@@ -12,8 +12,10 @@ from ondes.errors import FileError
 
 __all__ = [
     "check_header",
+    "check_length",
     "is_chained_ogg",
     "is_length_known",
+    "is_mpeg",
     "is_truncated",
     "mp3_has_length",
     "mp3_n_samples",
@@ -21,7 +23,9 @@ __all__ = [
 
 Order = Literal["little", "big"]
 
-MIN_SR, MAX_CHANNELS = 100, 128
+MIN_SR, MAX_SR, MAX_CHANNELS = 100, 10**7, 128
+# FLAC of digital silence comes nearest to this: 65535 samples in a frame of 13 bytes.
+MAX_SAMPLES_PER_BYTE = 8192
 # A writer that cannot seek back leaves a placeholder: ffmpeg zero or the greatest, sox near 2 GiB.
 UNKNOWN_LENGTHS = {0, 0xFFFFFFFF, *range(0x7FFFF000, 0x80000000)}
 
@@ -30,8 +34,18 @@ def check_header(path: str | Path, sr: int, channels: int) -> None:
     """Refuse a rate or channels that no recording has: resampling it would fill the memory."""
     if sr < MIN_SR:
         raise FileError(path, f"has {sr} samples per second in its header, too few for any sound")
+    if sr > MAX_SR:
+        raise FileError(path, f"has {sr} samples per second in its header, more than {MAX_SR}")
     if channels > MAX_CHANNELS:
         raise FileError(path, f"has {channels} channels in its header, more than {MAX_CHANNELS}")
+
+
+def check_length(path: Path, n_samples: int | None) -> None:
+    """Refuse a length that no file of this size can hold: planning for it would fill the memory."""
+    if n_samples is not None and n_samples > MAX_SAMPLES_PER_BYTE * path.stat().st_size:
+        raise FileError(
+            path, f"is damaged: its header claims {n_samples} samples, more than its bytes can hold"
+        )
 
 
 def is_truncated(path: Path) -> bool:
@@ -69,6 +83,14 @@ def is_chained_ogg(path: Path) -> bool:
 def is_length_known(length: int) -> bool:
     """Whether the byte length in a header is a length, rather than a placeholder."""
     return length not in UNKNOWN_LENGTHS
+
+
+def is_mpeg(path: Path) -> bool:
+    """Whether a file begins, after its tags, as MP3 and AAC do."""
+    with path.open("rb") as file:
+        _skip_id3(file)
+        head = file.read(2)
+    return len(head) == 2 and head[0] == 0xFF and head[1] >= 0xE0
 
 
 def mp3_has_length(path: Path) -> bool:

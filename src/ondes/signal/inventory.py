@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from ondes.errors import printable
 from ondes.signal.segments import Recording
 
-__all__ = ["INVALID", "Inventory", "check_same", "take_inventory", "vector"]
+__all__ = ["INVALID", "Inventory", "check_same", "digest", "take_inventory", "vector"]
 
 Inventory = dict[str, NDArray[Any]]
 
@@ -43,6 +44,21 @@ def take_inventory(recordings: Sequence[Recording]) -> Inventory:
         "sr": np.array([each.sr for each in recordings], np.int64),
         "n_samples": np.fromiter(lengths, np.int64, len(recordings)),
     }
+
+
+def digest(recordings: Sequence[Recording]) -> str:
+    """Equal for the same recordings in the same order, whatever their folders and tags.
+
+    Examples
+    --------
+    >>> digest([Recording("a.wav", 8000, 16000)]) == digest([Recording("b.wav", 8000, 16000)])
+    False
+    """
+    inventory = take_inventory(recordings)
+    hashed = hashlib.sha256()
+    for name in ("names", "sr", "n_samples"):
+        hashed.update(inventory[name].tobytes())
+    return hashed.hexdigest()[:32]
 
 
 def check_same(saved: Mapping[str, NDArray[Any]], recordings: Sequence[Recording]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,14 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ondes.errors import FileError
-from ondes.signal.integrity import check_header, is_length_known
+from ondes.signal.integrity import (
+    MAX_CHANNELS,
+    MAX_SR,
+    MIN_SR,
+    check_header,
+    is_length_known,
+)
 
-__all__ = ["PcmDecoder", "RawFormat", "read_length", "standard_input", "to_float"]
+__all__ = ["PcmDecoder", "RawFormat", "in_range", "read_length", "standard_input", "to_float"]
 
 Samples = NDArray[np.float32]
 
 READ_LENGTH = 16384
 MAX_READ_BYTES = 2**20
+MIN_PEAK, MAX_PEAK = 2.0**-40, 2.0**40  # of samples whose squares, summed, are far from any limit
 FMT_BYTES = 40  # at most, of a WAV's description of its samples
 
 
@@ -45,8 +53,10 @@ class RawFormat:
     encoding: str = "s16le"
 
     def __post_init__(self) -> None:
-        if self.sr < 1 or self.channels < 1:
-            raise ValueError(f"sr and channels must be positive, not {self.sr}, {self.channels}.")
+        if not MIN_SR <= self.sr <= MAX_SR:
+            raise ValueError(f"sr={self.sr} must lie between {MIN_SR} and {MAX_SR}.")
+        if not 1 <= self.channels <= MAX_CHANNELS:
+            raise ValueError(f"channels={self.channels} must lie between 1 and {MAX_CHANNELS}.")
         if self.encoding not in _BYTES:
             raise ValueError(f"No encoding {self.encoding!r}: choose one of {', '.join(_BYTES)}.")
 
@@ -170,6 +180,25 @@ def to_float(samples: NDArray[Any]) -> Samples:
         return np.ascontiguousarray(samples, dtype=np.float32)
     centred = samples.astype(np.float32) - (128 if kind == "u" else 0)
     return np.ascontiguousarray(centred * np.float32(0.5 ** (bits - 1)))
+
+
+def in_range(samples: NDArray[Any]) -> tuple[NDArray[Any], int]:
+    """Samples divided by two to some power, and that power, where squares would leave float32.
+
+    Examples
+    --------
+    >>> in_range(np.array([0.0, 2.0**90], np.float32))
+    (array([0. , 0.5], dtype=float32), 91)
+    >>> in_range(np.array([0.0, 0.1], np.float32))[1]
+    0
+    """
+    if samples.dtype.kind != "f" or samples.size == 0:
+        return samples, 0
+    peak = max(float(samples.max()), -float(samples.min()))
+    if peak == 0 or MIN_PEAK <= peak <= MAX_PEAK:
+        return samples, 0
+    exponent = math.frexp(peak)[1]
+    return np.ldexp(samples, -exponent), exponent
 
 
 def standard_input() -> BinaryIO:

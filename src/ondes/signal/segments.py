@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -71,8 +72,14 @@ class Recording:
 
 
 def is_stream(recording: PathOrStream) -> bool:
-    """Whether a recording can be read only once, from its beginning."""
-    return not isinstance(recording, (str, Path)) or str(recording) == "-"
+    """Whether a recording can be read only once, from its beginning: a stream, a pipe, a device."""
+    if not isinstance(recording, (str, Path)) or str(recording) == "-":
+        return True
+    try:
+        mode = Path(recording).stat().st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def survey(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,12 +13,12 @@ Loudest = dict[int, float]  # by recording: the energy of its loudest frame so f
 Files = int | NDArray[np.intp]
 
 
-def loudest_of(energies: NDArray[np.float32], files: Files) -> Loudest:
+def loudest_of(energies: NDArray[Any], files: Files) -> Loudest:
     """The energy of the loudest frame of each recording.
 
     Parameters
     ----------
-    energies : array of shape (n_frames,), float32
+    energies : array of shape (n_frames,), float32, or float64 where the range must be wider
     files : int or array of shape (n_frames,)
         The recording of all frames, or of each.
 
@@ -26,7 +28,7 @@ def loudest_of(energies: NDArray[np.float32], files: Files) -> Loudest:
     {3: 2.0, 7: 4.0}
     """
     numbers, which = _numbered(energies, files)
-    peaks = np.zeros(len(numbers), np.float32)
+    peaks = np.zeros(len(numbers), energies.dtype)
     np.maximum.at(peaks, which, energies)
     return dict(zip(numbers.tolist(), peaks.tolist(), strict=True))
 
@@ -43,7 +45,7 @@ def merge(before: Loudest, new: Loudest) -> Loudest:
 
 
 def is_active(
-    energies: NDArray[np.float32], files: Files, loudest: Loudest, top_db: float | None
+    energies: NDArray[Any], files: Files, loudest: Loudest, top_db: float | None
 ) -> NDArray[np.bool_]:
     """Which frames are less than `top_db` decibels below the loudest of their recording.
 
@@ -51,7 +53,7 @@ def is_active(
 
     Parameters
     ----------
-    energies : array of shape (n_frames,), float32
+    energies : array of shape (n_frames,), float32, or float64 where the range must be wider
     files : int or array of shape (n_frames,)
         The recording of all frames, or of each.
     loudest : dict of int to float
@@ -66,13 +68,13 @@ def is_active(
     if top_db is None:
         return np.ones(len(energies), np.bool_)
     numbers, which = _numbered(energies, files)
-    peaks = np.array([loudest[file] for file in numbers.tolist()], np.float32)
-    thresholds = np.float32(10 ** (-top_db / 10)) * peaks
+    peaks = np.array([loudest[file] for file in numbers.tolist()], np.float64)
+    mantissas, exponents = np.frexp(float(np.float32(10 ** (-top_db / 10))) * peaks)
+    # As precise as float32, though its range may be exceeded.
+    thresholds = np.ldexp(mantissas.astype(np.float32).astype(np.float64), exponents)
     return np.asarray(energies > thresholds[which])
 
 
-def _numbered(
-    energies: NDArray[np.float32], files: Files
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _numbered(energies: NDArray[Any], files: Files) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The recordings that occur, and which of these each frame is from."""
     return np.unique(np.broadcast_to(np.asarray(files), len(energies)), return_inverse=True)

@@ -26,11 +26,12 @@ from ondes.model_file import (
     read_document,
 )
 
-__all__ = ["Checkpoint", "check_same_run", "check_writable", "read", "write"]
+__all__ = ["Checkpoint", "check_finished_run", "check_same_run", "check_writable", "read", "write"]
 
 # What does the work may change on the way; the run's own settings have the last two.
 FREE_PARAMETERS = (*NOT_SAVED, "backend", "device", "precision", "n_passes", "random_state")
 MAX_SHOWN = 60
+OTHER_NAME = "choose another name, or force"
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,43 @@ def check_writable(path: str | Path, model: SavedModel, settings: Mapping[str, A
     packed(path, _deciding_settings(model, settings))
 
 
+def check_finished_run(
+    path: str | Path,
+    finished: SavedModel,
+    model: SavedModel,
+    settings: Mapping[str, Any],
+    recordings: str,
+) -> None:
+    """Raise FileError unless the model in a file is from a run with these settings and recordings.
+
+    Parameters
+    ----------
+    path : str or Path
+        Of `finished`.
+    finished : SavedModel
+    model : SavedModel
+        As it is before the run.
+    settings : mapping
+        As in `Checkpoint`.
+    recordings : str
+        Their digest; see `ondes.signal.inventory.digest`.
+    """
+    run = None if finished.history is None else finished.history.run
+    if run is None:
+        raise FileError(path, f"exists already, and is not of this run; {OTHER_NAME}")
+    check_same_run(
+        path, Checkpoint(finished, {}, run["settings"]), model, settings, remedy=OTHER_NAME
+    )
+    if run["recordings"] != recordings:
+        raise FileError(path, f"belongs to a run with other recordings; {OTHER_NAME}")
+
+
 def check_same_run(
-    path: str | Path, checkpoint: Checkpoint, model: SavedModel, settings: Mapping[str, Any]
+    path: str | Path,
+    checkpoint: Checkpoint,
+    model: SavedModel,
+    settings: Mapping[str, Any],
+    remedy: str = "delete the file to start over",
 ) -> None:
     """Raise FileError for the first setting that differs from the checkpoint's run."""
     before = _deciding_settings(checkpoint.model, checkpoint.settings)
@@ -120,7 +156,7 @@ def check_same_run(
             raise FileError(
                 path,
                 f"belongs to a run with another setting, {name} {change}; give the same again, or "
-                "delete the file to start over",
+                f"{remedy}",
             )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -54,6 +55,7 @@ def train(
     step: Callable[[T], Update],
     *,
     files: Sequence[str],
+    recordings: str,
     settings: dict[str, Any],
     failures: Failures,
     signals: StopSignals,
@@ -72,6 +74,8 @@ def train(
         Updates the estimator with one batch.
     files : sequence of str
         The recordings, for the history.
+    recordings : str
+        Their digest, for the history.
     settings : dict
         What decides the result beside the model's own parameters, as plain values: a run is
         resumed only with the same.
@@ -122,7 +126,15 @@ def train(
         if signals.is_requested():
             raise KeyboardInterrupt
         raise ValueError("The recordings are silent, so there is nothing to learn; give others.")
-    return recorder.history(source.seconds_done, signals.received, is_final=True)
+    if recorder.now[0] < estimator.n_components and not signals.is_requested():
+        warnings.warn(
+            f"{estimator.n_components} components were learned from {recorder.now[0]} non-silent "
+            "frames: fewer components, or more sound, would mean more.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    run = {"settings": settings, "recordings": recordings}
+    return recorder.history(source.seconds_done, signals.received, run)
 
 
 def _until_stopped(source: BatchSource[T], signals: StopSignals) -> Generator[T]:

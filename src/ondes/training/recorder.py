@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -61,11 +62,14 @@ class HistoryRecorder:
             self._curve.append(self.now)
 
     def history(
-        self, seconds_done: float, stopped_by: str | None = None, is_final: bool = False
+        self,
+        seconds_done: float,
+        stopped_by: str | None = None,
+        run: dict[str, Any] | None = None,
     ) -> TrainingHistory:
-        """The history up to now."""
+        """The history up to now; with what decided the run, that of its end."""
         before = self.before or TrainingHistory()
-        last = [self.now] if is_final and self._curve and self._curve[-1] != self.now else []
+        last = [self.now] if run is not None and self._curve and self._curve[-1] != self.now else []
         return replace(
             self._current,
             learning_curve=np.array([*self._curve, *last], dtype=np.float64).reshape(-1, 2),
@@ -74,4 +78,5 @@ class HistoryRecorder:
             n_failed=before.n_failed + len(self.failures.reasons),
             seconds=before.seconds + seconds_done,
             stopped_by=stopped_by,
+            run=run,
         )

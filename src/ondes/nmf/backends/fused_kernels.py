@@ -23,10 +23,10 @@ from ondes.nmf.backends.fused_parts import (
     reciprocal,
     rounded,
 )
-from ondes.nmf.problem import ACTIVATION_FLOOR
+from ondes.nmf.problem import ACTIVATION_CEILING, ACTIVATION_FLOOR
 
 LOG_TWO = tl.constexpr(0.6931471805599453)
-LEAST = tl.constexpr(ACTIVATION_FLOOR)
+LEAST, MOST = tl.constexpr(ACTIVATION_FLOOR), tl.constexpr(ACTIVATION_CEILING)
 COUNTS = ["n_frames", "share", "n_components", "n_groups", "max_steps", "n_momentum"]
 
 
@@ -290,7 +290,8 @@ def solve(
             age = tl.where(risen, 0, (age + 1) % n_momentum)
             weight = tl.load(momentum + age)[:, None]
             push = exp2(weight * log2(step * reciprocal(here, FAST), FAST), FAST)
-            point = tl.where(risen[:, None], here, tl.maximum(step * push, LEAST))
+            ahead = tl.minimum(tl.maximum(step * push, LEAST), MOST)
+            point = tl.where(risen[:, None], here, ahead)
             here = tl.where(risen[:, None], here, step)
             if STOPS:
                 solved = solved & (risen == 0)

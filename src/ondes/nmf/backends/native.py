@@ -16,7 +16,7 @@ import numpy as np
 
 from ondes.nmf.divergence import Array, LevelledFrames
 from ondes.nmf.penalties import L1, GroupLog
-from ondes.nmf.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem
+from ondes.nmf.problem import ACTIVATION_CEILING, ACTIVATION_FLOOR, TOLERATED_RISE, Problem
 from ondes.nmf.statistics import Statistics
 
 NAME = "native"
@@ -46,8 +46,11 @@ def isa() -> str:
 
 def unsupported(problem: Problem) -> str | None:
     """What this backend cannot solve of `problem`, as a sentence, or None."""
-    if problem.divergence.beta != 0 or problem.sparsity:
-        return "The native backend has the Itakura-Saito divergence without sparsity."
+    if problem.divergence.beta not in (0, 1):
+        return (
+            "The native backend has the divergences of Itakura-Saito and Kullback-Leibler, not "
+            f"that of β = {problem.divergence.beta:g}."
+        )
     kind = type(problem.penalty)
     if problem.penalty is None or kind in (L1, GroupLog):
         return None
@@ -100,6 +103,7 @@ def _solve(
         dictionary=np.ascontiguousarray(problem.dictionary, dtype=np.float64),
         floor=problem.floor,
         activation_floor=ACTIVATION_FLOOR,
+        activation_ceiling=ACTIVATION_CEILING,
         tolerated_rise=TOLERATED_RISE,
         activations=activations,
         start=None if start is None else np.ascontiguousarray(start, dtype=dtype),
@@ -108,6 +112,8 @@ def _solve(
         momentum=solver.momentum,
         tol=solver.tol,
         groups=np.ascontiguousarray(problem.group_of, dtype=np.int32),
+        beta=problem.divergence.beta,
+        sparsity=problem.sparsity,
         n_threads=n_jobs if n_jobs > 0 else len(os.sched_getaffinity(0)),
         **_background(frames, problem),
         **_penalty(problem),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ondes.nmf.divergence import Array, LevelledFrames
-from ondes.nmf.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem, power
+from ondes.nmf.problem import ACTIVATION_CEILING, ACTIVATION_FLOOR, TOLERATED_RISE, Problem, power
 from ondes.nmf.statistics import Statistics
 from ondes.rebatch import slices
 
@@ -146,8 +146,8 @@ def _solve(frames: LevelledFrames, problem: Problem, start: Array | None) -> Arr
             lowest = np.minimum(lowest, cost)
             age = np.where(risen, 0, age + 1) % len(solver.momentum)
             weight = np.asarray(solver.momentum, dtype=dtype)[age][:, None]
-            ahead = step * (step / here) ** weight
-            point = np.where(risen[:, None], here, np.maximum(ahead, dtype.type(ACTIVATION_FLOOR)))
+            ahead = np.clip(step * (step / here) ** weight, ACTIVATION_FLOOR, ACTIVATION_CEILING)
+            point = np.where(risen[:, None], here, ahead.astype(dtype))
             here = np.where(risen[:, None], here, step)
             done = ~risen & (residual < solver.tol)
         else:

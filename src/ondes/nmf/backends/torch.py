@@ -17,7 +17,7 @@ import numpy as np
 
 from ondes.nmf.backends.devices import Tensor, constants, memory_errors, ready, torch, widest
 from ondes.nmf.divergence import Array, LevelledFrames
-from ondes.nmf.problem import ACTIVATION_FLOOR, TOLERATED_RISE, Problem, power
+from ondes.nmf.problem import ACTIVATION_CEILING, ACTIVATION_FLOOR, TOLERATED_RISE, Problem, power
 from ondes.nmf.statistics import Statistics
 from ondes.rebatch import slices
 
@@ -249,7 +249,8 @@ def _descend(
             age = torch.where(going_down, age + 1, 0) % len(momentum)
             ahead = step * (step / here) ** momentum[age][:, None]
             down = going_down[:, None]
-            point = torch.where(down, ahead.clamp(min=ACTIVATION_FLOOR), here)
+            ahead = ahead.clamp(ACTIVATION_FLOOR, ACTIVATION_CEILING)
+            point = torch.where(down, ahead, here)
             here = torch.where(down, step, here)
         else:
             point = here = step

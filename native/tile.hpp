@@ -1,32 +1,24 @@
 // The inner solve and the statistics of `ondes.nmf.backends.reference`, fused.
 //
-// W is the dictionary, h the activations of a frame, y = hW + background + ε its model. A tile is
-// as many frames as fill a register block. While solving, frames lie in the SIMD lanes: a lane's
+// W is the dictionary, h the activations of a frame, y = hW + background + ε its model; the
+// divergence is Itakura-Saito's (IS) or Kullback-Leibler's (KL). A tile is as many frames as fill
+// a register block. While solving, frames lie in the SIMD lanes: a lane's
 // arithmetic never sees its neighbours, so a frame's answer cannot depend on the tile it is in.
 // For the statistics, which are sums over frames, bins lie in the lanes.
 #pragma once
 
+#include "divergence.hpp"
 #include "problem.hpp"
 #include "product.hpp"
 
 namespace ondes::ONDES_ISA {
 
-// Σ ratio − 1 − log ratio, in each lane.
-template <class T> struct Divergence {
-    Vec<T> excess = {};
-    LogSum<T> logs;
-
-    void add(Vec<T> ratio) {
-        excess += ratio - 1;
-        logs.add(ratio);
-    }
-};
-
-template <class T> class Tile {
+template <class T, Loss LOSS> class Tile {
   public:
     static constexpr size_t L = LANES<T>;
     static constexpr size_t N = VECTORS * L;  // frames
     static constexpr size_t BLOCK = 48;       // bins whose 1/y and v/y² wait in cache
+    static constexpr bool IS = LOSS == Loss::itakura_saito;
 
     Tile(const Problem<T>& problem, const Frames<T>& frames, T* workspace)
         : p(problem), frames(frames) {
@@ -70,6 +62,7 @@ template <class T> class Tile {
                              [&](auto v) { accumulate_panel<v>(bin, n, sums); });
             }
             if (p.penalty != Penalty::none) accumulate_penalty_gradient(n, sums);
+            if constexpr (!IS) accumulate_activations(n, sums);
         }
     }
 
@@ -85,15 +78,15 @@ template <class T> class Tile {
     T* point;        // (n_rows, N): where the next step starts from
     T* here;         // (n_components, N): where the last good step led
     T* numerator;    // (n_components, N), then the step itself
-    T* denominator;  // (n_components, N)
-    T* inverse;      // (BLOCK, N): 1 / y. For the statistics (N, N).
-    T* weighted;     // (BLOCK, N): v / y². For the statistics (N, N).
+    T* denominator;  // (n_components, N): its part that depends on the model; IS alone has one
+    T* inverse;      // (BLOCK, N): 1 / y; IS alone. For the statistics (N, N).
+    T* weighted;     // (BLOCK, N): v / y², or v / y for KL. For the statistics (N, N).
     T* slopes;       // (n_groups, N): what the penalty adds to the denominator
     T* by_frame;     // (N, n_rows): activations, for the statistics
 
-    alignas(VECTOR_BYTES) T residual[N], penalty[N], weight[N], log_mantissa[N];
-    alignas(VECTOR_BYTES) typename Bits<T>::Int risen[N], exponents[N];
-    double excess[N], lowest[N];
+    alignas(VECTOR_BYTES) T residual[N], penalty[N], weight[N];
+    alignas(VECTOR_BYTES) typename Bits<T>::Int risen[N];
+    double fit[N], lowest[N];
     size_t age[N], n_steps[N], frame[N];
     size_t n_alive, n_vectors, next, end;
 
@@ -109,8 +102,8 @@ template <class T> class Tile {
         point = take(p.n_rows);
         here = take(p.n_components);
         numerator = take(p.n_components);
-        denominator = take(p.n_components);
-        inverse = take(block);
+        denominator = take(IS ? p.n_components : 0);
+        inverse = take(IS ? block : 0);
         weighted = take(block);
         slopes = take(p.n_groups);
         by_frame = take(p.n_rows);
@@ -150,8 +143,8 @@ template <class T> class Tile {
         size_t bin = 0;
         for (; bin + L <= p.n_bins; bin += L)
             for (size_t i = 0; i < L; ++i)
-                sums[i] += (values[bin + i] + p.floor) * p.even_inverse[bin + i];
-        for (; bin < p.n_bins; ++bin) sums[0] += (values[bin] + p.floor) * p.even_inverse[bin];
+                sums[i] += (values[bin + i] + p.floor) * p.even_weights[bin + i];
+        for (; bin < p.n_bins; ++bin) sums[0] += (values[bin] + p.floor) * p.even_weights[bin];
         double total = 0;
         for (size_t i = 0; i < L; ++i) total += sums[i];
         return T(total / double(p.n_components));
@@ -201,33 +194,28 @@ template <class T> class Tile {
     // ---- One step of every lane: Algorithm 1 line 5 ----
 
     template <size_t V, bool WITH_COST> void step() {
-        if (p.penalty != Penalty::none) penalise<V>();
+        if (is_penalised()) penalise<V>();
         for (size_t k = 0; k < p.n_components; ++k)
-            for (size_t v = 0; v < V; ++v)
-                at(numerator + k * N + v * L) = at(denominator + k * N + v * L) = Vec<T>{};
-        for (size_t lane = 0; lane < V * L; ++lane) excess[lane] = 0;
+            for (size_t v = 0; v < V; ++v) {
+                at(numerator + k * N + v * L) = Vec<T>{};
+                if constexpr (IS) at(denominator + k * N + v * L) = Vec<T>{};
+            }
+        for (size_t lane = 0; lane < V * L; ++lane) fit[lane] = 0;
 
-        Divergence<T> divergence[V];
+        Divergence<T, LOSS> divergence[V];
         const size_t block = block_length();
         for (size_t bin = 0; bin < p.n_bins; bin += block) {
             const size_t n = p.n_bins - bin < block ? p.n_bins - bin : block;
             invert_model<V, WITH_COST>(bin, n, divergence);
             const T* const rows = p.rows + bin;
             add_product<V>(p.n_components, rows, p.row_stride, weighted, N, n, numerator, N);
-            add_product<V>(p.n_components, rows, p.row_stride, inverse, N, n, denominator, N);
+            if constexpr (IS)
+                add_product<V>(p.n_components, rows, p.row_stride, inverse, N, n, denominator, N);
             if constexpr (WITH_COST)
-                for (size_t v = 0; v < V; ++v) {
-                    for (size_t i = 0; i < L; ++i) excess[v * L + i] += divergence[v].excess[i];
-                    divergence[v].excess = Vec<T>{};
-                    divergence[v].logs.normalise();
-                }
+                for (size_t v = 0; v < V; ++v) divergence[v].flush(fit + v * L);
         }
         if constexpr (WITH_COST)
-            for (size_t v = 0; v < V; ++v) {
-                at(log_mantissa + v * L) = log2<T>(divergence[v].logs.mantissas);
-                for (size_t i = 0; i < L; ++i)
-                    exponents[v * L + i] = divergence[v].logs.exponents[i];
-            }
+            for (size_t v = 0; v < V; ++v) divergence[v].finish(fit + v * L, p.n_bins);
         multiply<V>();
     }
 
@@ -238,21 +226,32 @@ template <class T> class Tile {
         return (length + ROWS - 1) / ROWS * ROWS;
     }
 
-    // 1 / y and v / y² of a block of bins.
+    // 1 / y and v / y² of a block of bins, or v / y for KL.
     template <size_t V, bool WITH_COST>
-    void invert_model(size_t bin, size_t n, Divergence<T>* divergence) {
+    void invert_model(size_t bin, size_t n, Divergence<T, LOSS>* divergence) {
         by_rows(n, [&](size_t row, auto rows) {
             product<rows, V>(
                 p.columns + (bin + row) * p.n_rows, p.n_rows, point, N, p.n_rows,
                 [&](size_t, size_t) { return all(p.floor); },
                 [&](size_t r, size_t v, Vec<T> model) {
-                    const Vec<T> y = 1 / model;
-                    const Vec<T> ratio = at(target + (bin + row + r) * N + v * L) * y;
-                    at(inverse + (row + r) * N + v * L) = y;
-                    at(weighted + (row + r) * N + v * L) = ratio * y;
-                    if constexpr (WITH_COST) divergence[v].add(ratio);
+                    const Vec<T> value = at(target + (bin + row + r) * N + v * L);
+                    const Vec<T> ratio = weigh((row + r) * N + v * L, value, model);
+                    if constexpr (WITH_COST) divergence[v].add(value, model, ratio);
                 });
         });
+    }
+
+    // Keep what a bin weighs at `i`, and return v / y.
+    Vec<T> weigh(size_t i, Vec<T> value, Vec<T> model) {
+        if constexpr (IS) {
+            const Vec<T> y = 1 / model;
+            const Vec<T> ratio = value * y;
+            at(inverse + i) = y;
+            at(weighted + i) = ratio * y;
+            return ratio;
+        } else {
+            return at(weighted + i) = value / model;
+        }
     }
 
     // h · (numerator / denominator)^θ takes the numerator's place.
@@ -261,7 +260,8 @@ template <class T> class Tile {
             Vec<T> sum = {};
             for (size_t k = 0; k < p.n_components; ++k) {
                 const size_t i = k * N + v * L;
-                Vec<T> below = at(denominator + i);
+                Vec<T> below = all(p.constants[k]);
+                if constexpr (IS) below += at(denominator + i);
                 if (p.penalty != Penalty::none) below += at(slopes + p.groups[k] * N + v * L);
                 const Vec<T> above = at(numerator + i), h = at(point + i);
                 sum += h * magnitude(above - below);
@@ -289,9 +289,8 @@ template <class T> class Tile {
     template <size_t V> void extrapolate() {
         const double tolerated = double(p.tolerated_rise) * double(p.n_bins);
         for (size_t lane = 0; lane < V * L; ++lane) {
-            const double exponent = double(exponents[lane]) - double(Bits<T>::BIAS * p.n_bins);
-            double cost = excess[lane] - LOG_TWO * (exponent + double(log_mantissa[lane]));
-            if (p.penalty != Penalty::none) cost += double(penalty[lane]);
+            double cost = fit[lane];
+            if (is_penalised()) cost += double(penalty[lane]);
             const bool up = cost > lowest[lane] + tolerated;
             if (cost < lowest[lane]) lowest[lane] = cost;
             age[lane] = up ? 0 : (age[lane] + 1) % p.n_momentum;
@@ -303,15 +302,27 @@ template <class T> class Tile {
                 const size_t i = k * N + v * L;
                 const Vec<T> from = at(here + i), to = at(numerator + i);
                 const Vec<T> push = power<T>(to / from, at(weight + v * L));
-                const Vec<T> ahead = larger(to * push, all(p.activation_floor));
+                const Vec<T> ahead = smaller(larger(to * push, all(p.activation_floor)),
+                                             all(p.activation_ceiling));
                 const auto up = at(risen + v * L) != 0;
                 at(point + i) = up ? from : ahead;
                 at(here + i) = up ? from : to;
             }
     }
 
-    // The value of the penalty at `point`, and its slope for each group.
+    bool is_penalised() const { return p.penalty != Penalty::none || p.sparsity != nullptr; }
+
+    // The value of penalty and sparsity at `point`, and the penalty's slope for each group.
     template <size_t V> void penalise() {
+        for (size_t v = 0; v < V; ++v) at(penalty + v * L) = Vec<T>{};
+        if (p.penalty != Penalty::none) penalise_groups<V>();
+        if (p.sparsity == nullptr) return;
+        for (size_t k = 0; k < p.n_components; ++k)
+            for (size_t v = 0; v < V; ++v)
+                at(penalty + v * L) += p.sparsity[k] * at(point + k * N + v * L);
+    }
+
+    template <size_t V> void penalise_groups() {
         const T n_bins = T(p.n_bins);
         for (size_t g = 0; g < p.n_groups; ++g)
             for (size_t v = 0; v < V; ++v) at(slopes + g * N + v * L) = Vec<T>{};
@@ -353,31 +364,32 @@ template <class T> class Tile {
     }
 
     template <size_t V> void accumulate_panel(size_t bin, size_t n, ChunkSums<T>& sums) {
-        Divergence<T> divergence[V];
+        Divergence<T, LOSS> divergence[V];
         by_rows(n, [&](size_t row, auto rows) {
             product<rows, V>(
                 by_frame + row * p.n_rows, p.n_rows, p.rows + bin, p.row_stride, p.n_rows,
                 [&](size_t, size_t) { return all(p.floor); },
                 [&](size_t r, size_t v, Vec<T> model) {
-                    const Vec<T> y = 1 / model;
-                    const Vec<T> ratio = at(target + (row + r) * p.row_stride + bin + v * L) * y;
-                    at(inverse + (row + r) * N + v * L) = y;
-                    at(weighted + (row + r) * N + v * L) = ratio * y;
-                    divergence[v].add(ratio);
+                    const Vec<T> value = at(target + (row + r) * p.row_stride + bin + v * L);
+                    const Vec<T> ratio = weigh((row + r) * N + v * L, value, model);
+                    divergence[v].add(value, model, ratio);
                 });
         });
         const size_t stride = p.row_stride;
         add_product<V>(p.n_components, point, N, weighted, N, n, sums.weighted + bin, stride);
-        add_product<V>(p.n_components, point, N, inverse, N, n, sums.inverse + bin, stride);
+        if constexpr (IS)
+            add_product<V>(p.n_components, point, N, inverse, N, n, sums.inverse + bin, stride);
         for (size_t v = 0; v < V; ++v) {
-            const Vec<T> mantissa = log2<T>(divergence[v].logs.mantissas);
-            for (size_t i = 0; i < L; ++i) {
-                const double exponent =
-                    double(divergence[v].logs.exponents[i]) - double(Bits<T>::BIAS * n);
-                sums.divergence += double(divergence[v].excess[i]) -
-                                   LOG_TWO * (exponent + double(mantissa[i]));
-            }
+            double each[L] = {};
+            divergence[v].finish(each, n);
+            for (size_t i = 0; i < L; ++i) sums.divergence += each[i];
         }
+    }
+
+    // For KL Σ h y^(β−1) is Σ h, the same in all bins.
+    void accumulate_activations(size_t n, ChunkSums<T>& sums) {
+        for (size_t k = 0; k < p.n_components; ++k)
+            for (size_t i = 0; i < n; ++i) sums.activations[k] += double(point[k * N + i]);
     }
 
     void accumulate_penalty_gradient(size_t n, ChunkSums<T>& sums) {

@@ -1,0 +1,99 @@
+"""`ondes denoise`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ondes.cli import options, terminal
+from ondes.errors import printable
+
+if TYPE_CHECKING:
+    from ondes.dictionary import Dictionary
+
+
+def _as_noise(_: click.Context, __: click.Parameter, given: str) -> str | tuple[float, float]:
+    """A part of the recording, or another recording."""
+    parts = re.fullmatch(rf"({options.TIME})-({options.TIME})", given)
+    if parts is None or Path(given).exists():
+        return given
+    first, _dash, last = given.partition("-")
+    start, end = options.parse_time(first), options.parse_time(last)
+    if start >= end:
+        raise click.BadParameter(f"{given!r} ends before it begins.")
+    return start, end
+
+
+@click.command(short_help="Reduce the noise in a recording.")
+@click.argument("recording")
+@click.option(
+    "--noise",
+    required=True,
+    metavar="TIME-TIME|FILE",
+    callback=_as_noise,
+    help="Where the noise is alone, as 0:03-0:09, or a recording of it.",
+)
+@options.dictionaries(required=False, multiple=False)
+@click.option(
+    "--amount",
+    type=click.FloatRange(0, min_open=True),
+    metavar="DB",
+    default=30.0,
+    show_default=True,
+    help="Reduce the noise by so many decibels at most.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    callback=terminal.no_minus,
+    help="The file to write.  [default: NAME-denoised.wav]",
+)
+@options.seed
+@options.raw
+@options.force
+@options.as_json
+def denoise(recording: str, **given: Any) -> int:
+    """Reduce the noise in a RECORDING, from an example of the noise alone.
+
+    With a model of speech, or of any other sound to keep, also a noise that changes is reduced.
+    Sampling rate and channels stay.
+
+    \b
+    ondes denoise talk.wav --noise 0:03-0:09 -d speech.ondes
+    ondes denoise talk.wav --noise hiss.wav --amount 12 -o better.wav
+    """  # noqa: D301
+    from ondes.atomic_file import check_destination
+    from ondes.denoising import denoise_file
+    from ondes.signal.audio_writer import AudioWriter
+
+    if recording == "-":
+        raise click.UsageError("Standard input can be read only once; give a file.")
+    output = Path(given["output"] or f"{Path(recording).stem}-denoised.wav")
+    check_destination(output, given["force"])
+    speech: Dictionary | None = None
+    if given["dictionary"] is not None:
+        speech = terminal.load_model(given["dictionary"])
+    with terminal.bar(Path(recording).name) as bar:
+        blocks = denoise_file(
+            recording,
+            noise=given["noise"],
+            speech=speech,
+            amount=given["amount"],
+            random_state=given["seed"],
+            raw=given["raw"],
+        )
+        n_samples = 0
+        with AudioWriter(output, blocks.sr, blocks.channels, force=given["force"]) as writer:
+            for block in blocks:
+                writer.write(block)
+                n_samples += len(block)
+                bar.show(n_samples / blocks.sr, None, "reducing noise")
+    if given["as_json"]:
+        terminal.print_json({"file": output, "seconds": n_samples / blocks.sr, "sr": blocks.sr})
+    else:
+        click.echo(printable(str(output)))
+    return terminal.DONE

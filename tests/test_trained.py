@@ -1,0 +1,375 @@
+"""Separators trained from examples: the network, its NumPy twin, training, files and commands."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import soundfile
+from conftest import NEEDS_TORCH
+
+import ondes
+from ondes.errors import DeviceError, FileError
+from ondes.history import SeparatorHistory
+from ondes.nmf.unfolded import BLOCK, UnfoldedMasks, UnfoldedWeights
+from ondes.scene import make_scene
+from ondes.scores import si_sdr_gain
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.stft import Stft
+from ondes.trained import TrainedSeparator, train
+
+SR = 8000
+
+
+def weights(n_sources=2, n_components=3, n_bins=17, contexts=(3, 9, 31), seed=0, n_steps=6):
+    rng = np.random.default_rng(seed)
+    n_rows = n_sources * n_components
+    dictionaries = rng.gamma(0.5, size=(3, n_rows, n_bins)) + 1e-3
+    return UnfoldedWeights(
+        dictionaries.astype(np.float32),
+        (dictionaries.sum(axis=2) + 1).astype(np.float32),
+        (rng.gamma(0.5, size=(n_sources, 5, n_components, n_bins)) + 1e-6).astype(np.float32),
+        (0.1 * rng.standard_normal((len(contexts), n_rows))).astype(np.float32),
+        contexts,
+        n_steps,
+        2.5,
+        1e-4,
+    )
+
+
+def magnitudes(n_frames, n_bins=17, seed=0):
+    return np.random.default_rng(seed).exponential(size=(n_frames, n_bins)).astype(np.float32)
+
+
+def masks_in_plain_loops(given, frames):
+    """The definition, frame by frame, in float64."""
+    w = given
+    n_sources, n_decoder, n_components, n_bins = w.decoder.shape
+    frames = frames.astype(np.float64)
+    level = frames.mean(axis=1)
+    found = np.zeros((len(frames), n_sources * n_components))
+    for t, frame in enumerate(frames):
+        h = np.full(n_sources * n_components, 10 / (n_sources * n_components))
+        for step in range(w.n_steps):
+            own = max(0, step - (w.n_steps - (len(w.dictionaries) - 1)) + 1)
+            rows = w.dictionaries[own].astype(np.float64)
+            ratio = frame / max(level[t], 1e-30) / (h @ rows + 1e-6)
+            h = h * (rows @ ratio) / w.denominators[own]
+        found[t] = h * level[t]
+
+    def mean(values, t, n):
+        before = n // 2 if n <= 9 else n - 1
+        return values[max(0, t - before) : t + n - before].mean(axis=0)
+
+    weighed = np.empty_like(found)
+    for t in range(len(frames)):
+        long = max(mean(level, t, w.contexts[-1]), mean(level, t, 9) / w.contexts[-1], 1e-30)
+        now = np.log(found[t] / long + w.floor)
+        change = sum(
+            e * (np.log(mean(found, t, n) / long + w.floor) - now)
+            for e, n in zip(w.exponents.astype(np.float64), w.contexts, strict=True)
+        )
+        weighed[t] = found[t] * np.exp(np.clip(change, -12, 12))
+    masks = np.empty((n_sources, len(frames), n_bins))
+    for t in range(len(frames)):
+        for source in range(n_sources):
+            own = slice(source * n_components, (source + 1) * n_components)
+            total = np.zeros(n_bins)
+            for offset in range(n_decoder):
+                at = t + offset - n_decoder // 2
+                if 0 <= at < len(frames):
+                    total += weighed[at, own] @ w.decoder[source, offset]
+            masks[source, t] = total
+    masks = (masks + 1e-30) ** w.mask_exponent
+    return masks / masks.sum(axis=0)
+
+
+def all_masks(stream, frames, cuts=()):
+    parts = [stream.push(part) for part in np.split(frames, cuts)]
+    return np.concatenate([*parts, stream.flush()], axis=1)
+
+
+@pytest.mark.parametrize("n_frames", [1, 5, 31, 32, 33, 100])
+def test_masks_are_what_the_definition_says_in_plain_loops(n_frames):
+    given, frames = weights(), magnitudes(n_frames)
+    found = all_masks(UnfoldedMasks(given), frames)
+    np.testing.assert_allclose(found, masks_in_plain_loops(given, frames), atol=2e-4)
+
+
+@pytest.mark.parametrize("cuts", [(1,), (31, 33), (7, 50, 51, 90), tuple(range(1, 130))])
+def test_masks_do_not_depend_on_the_cut_and_come_in_time(cuts):
+    frames = magnitudes(130)
+    expected = all_masks(UnfoldedMasks(weights()), frames)
+    assert np.array_equal(all_masks(UnfoldedMasks(weights()), frames, cuts), expected)
+    stream, n_out = UnfoldedMasks(weights()), 0
+    for n_in, frame in enumerate(frames, 1):
+        n_out += stream.push(frame[None]).shape[1]
+        assert n_in - n_out <= stream.delay
+
+
+def test_masks_sum_to_one_at_any_volume_and_in_silence():
+    frames = magnitudes(100)
+    frames[10:50] = 0
+    expected = all_masks(UnfoldedMasks(weights()), frames)
+    np.testing.assert_allclose(expected.sum(axis=0), 1, atol=1e-5)
+    for volume in (1e-20, 1e20):
+        scaled = all_masks(UnfoldedMasks(weights()), frames * np.float32(volume))
+        np.testing.assert_allclose(scaled, expected, atol=1e-3)
+
+
+def separator(**others):
+    audio = AudioSettings(SR, Stft(32, 8), spectrum="magnitude")
+    history = SeparatorHistory((3, 4), (10.0, 20.0), (9.5, 8.5), 100)
+    return TrainedSeparator(("voice", "noise"), audio, weights(**others), history)
+
+
+@pytest.mark.parametrize("shape", [(5000,), (5000, 2), (1,), (0,)])
+@pytest.mark.parametrize("sr", [SR, 22050])
+def test_stems_sum_to_the_mixture_and_do_not_depend_on_the_blocks(shape, sr):
+    mixture = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    stems = separator().separate(mixture, sr=sr)
+    assert list(stems) == ["voice", "noise"]
+    np.testing.assert_allclose(sum(stems.values()), mixture, atol=1e-5)
+    stream = ondes.Separator(separator(), sr=sr)
+    parts = [stream.push(part) for part in np.array_split(mixture, 7)] + [stream.flush()]
+    for name, stem in stems.items():
+        assert np.array_equal(np.concatenate([part[name] for part in parts]), stem)
+
+
+def test_a_file_brings_back_the_very_separator(tmp_path):
+    saved, path = separator(), tmp_path / "talk.ondes"
+    saved.save(path)
+    with pytest.raises(FileError, match="exists already"):
+        saved.save(path)
+    loaded = ondes.load(path)
+    assert (loaded.names, loaded.audio, loaded.history) == (
+        saved.names,
+        saved.audio,
+        saved.history,
+    )
+    mixture = np.random.default_rng(0).standard_normal(3000).astype(np.float32)
+    one, other = (each.separate(mixture, sr=SR)["voice"] for each in (saved, loaded))
+    assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_steps": 1},
+        {"n_steps": 10**9},
+        {"contexts": (0,)},
+        {"contexts": ()},
+        {"mask_exponent": float("nan")},
+        {"floor": 0.0},
+        {"denominators": np.zeros((3, 6), np.float32)},
+        {"dictionaries": -np.ones((3, 6, 17), np.float32)},
+        {"decoder": np.ones((2, 4, 3, 17), np.float32)},
+        {"exponents": np.full((3, 6), np.nan, np.float32)},
+    ],
+)
+def test_weights_that_could_do_harm_are_refused(change):
+    from dataclasses import replace
+
+    with pytest.raises(ValueError, match="its "):
+        replace(weights(), **change)
+
+
+def test_separation_needs_no_torch(tmp_path):
+    separator().save(tmp_path / "talk.ondes")
+    soundfile.write(tmp_path / "mix.wav", np.random.default_rng(0).standard_normal(9000) / 9, SR)
+    code = """
+import sys
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ImportError(name)
+
+sys.meta_path.insert(0, NoTorch())
+from ondes.cli import main
+main(["separate", "mix.wav", "-d", "talk.ondes", "-o", "stems"])
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    assert sorted(each.name for each in (tmp_path / "stems/mix").iterdir()) == [
+        "noise.wav",
+        "voice.wav",
+    ]
+
+
+# ---- training ----
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory):
+    """Two instruments of the built-in scene, each in several files; another tune is the test."""
+    folder = tmp_path_factory.mktemp("recordings")
+    for name in ("strings", "drums"):
+        (folder / name).mkdir()
+        for seed in (1, 2, 3, 4):
+            stem = make_scene(12.0, SR, random_state=seed).stems[name]
+            soundfile.write(folder / name / f"{seed}.flac", stem, SR)
+    return folder
+
+
+def sources(folder):
+    return {name: folder / name for name in ("strings", "drums")}
+
+
+SETTINGS = {"sr": SR, "n_fft": 512, "n_components": 8}
+
+
+@NEEDS_TORCH
+def test_the_network_and_its_twin_in_numpy_agree():
+    import torch
+
+    from ondes.separator_training.network import Network
+    from ondes.separator_training.settings import NetworkSettings
+
+    rng = np.random.default_rng(0)
+    dictionaries = [torch.tensor(rng.gamma(0.5, size=(4, 17)) + 1e-3) for _ in range(3)]
+    network = Network(dictionaries, NetworkSettings())
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape)
+        frames = magnitudes(80)
+        expected = network(torch.tensor(frames)[None])[0].numpy()
+    found = all_masks(UnfoldedMasks(network.weights()), frames)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@NEEDS_TORCH
+def test_training_separates_another_tune_better_and_repeats_bit_for_bit(recordings):
+    first = train(sources(recordings), n_updates=60, **SETTINGS)
+    again = train(sources(recordings), n_updates=60, **SETTINGS)
+    assert np.array_equal(first.weights.decoder, again.weights.decoder)
+    start = train(sources(recordings), n_updates=1, **SETTINGS)
+    scene = make_scene(8.0, SR, random_state=0)
+    truth = {name: scene.stems[name] for name in ("strings", "drums")}
+    mixture = sum(truth.values())
+
+    def gain(trained):
+        stems = trained.separate(mixture, sr=SR)
+        return np.mean([si_sdr_gain(truth[name], stems[name], mixture) for name in truth])
+
+    assert gain(first) > gain(start) + 0.5
+    assert first.history.si_sdr[0] > start.history.si_sdr[0]
+
+
+@NEEDS_TORCH
+def test_silence_and_clipping_in_training_give_no_nan(recordings, tmp_path):
+    for name in ("strings", "drums"):
+        (tmp_path / name).mkdir()
+        for path in (recordings / name).iterdir():
+            samples, _ = soundfile.read(path)
+            samples[: len(samples) // 2] = 0
+            soundfile.write(tmp_path / name / path.name, np.clip(30 * samples, -1, 1), SR)
+        soundfile.write(tmp_path / name / "silent.wav", np.zeros(4 * SR), SR)
+    trained = train(sources(tmp_path), n_updates=10, **SETTINGS)
+    assert np.isfinite(trained.weights.decoder).all()
+    assert all(np.isfinite(trained.history.si_sdr))
+
+
+@NEEDS_TORCH
+def test_an_interrupted_run_is_resumed_from_its_checkpoint(recordings, tmp_path):
+    path = tmp_path / "run.checkpoint"
+    seen = []
+
+    def stop_soon(progress):
+        seen.append(progress.n_updates)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(sources(recordings), minutes=5, checkpoint=path, progress=stop_soon, **SETTINGS)
+    assert isinstance(ondes.load(path), TrainedSeparator)
+    with pytest.raises(FileError, match="unfinished run"):
+        train(sources(recordings), n_updates=5, checkpoint=path, **SETTINGS)
+    other = SETTINGS | {"n_components": 9}
+    with pytest.raises(FileError, match="cannot be resumed"):
+        train(sources(recordings), n_updates=5, checkpoint=path, resume=True, **other)
+    resumed = train(
+        sources(recordings), n_updates=seen[0] + 3, checkpoint=path, resume=True, **SETTINGS
+    )
+    assert resumed.history.n_updates >= seen[0] + 3
+
+
+@NEEDS_TORCH
+def test_bad_input_is_one_sentence(recordings, tmp_path):
+    soundfile.write(tmp_path / "one.wav", np.ones(SR), SR)
+    (tmp_path / "silent").mkdir()
+    for number in range(3):
+        soundfile.write(tmp_path / "silent" / f"{number}.wav", np.zeros(20 * SR), SR)
+    both = sources(recordings)
+    cases = [
+        (ValueError, "at least two sources", {"strings": recordings / "strings"}, {}),
+        (ValueError, "too little", both | {"drums": tmp_path / "one.wav"}, {}),
+        (ValueError, "belongs to both", both | {"drums": recordings / "strings"}, {}),
+        (FileError, "silent", both | {"drums": tmp_path / "silent"}, {}),
+        (FileError, "does not exist", both | {"drums": tmp_path / "nowhere"}, {}),
+        (DeviceError, "cuda", both, {"device": "cuda"}),
+        (ValueError, "positive", both, {"minutes": 0}),
+    ]
+    for kind, sentence, given, others in cases:
+        with pytest.raises(kind, match=sentence) as caught:
+            train(given, **SETTINGS | {"n_updates": 2} | others)
+        assert "\n" not in str(caught.value)
+        assert str(caught.value).endswith(".")
+
+
+@NEEDS_TORCH
+def test_train_and_separate_on_the_command_line(recordings, tmp_path):
+    def run(*arguments, status=0):
+        done = subprocess.run(
+            [sys.executable, "-m", "ondes", *map(str, arguments)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr
+        return done
+
+    both = [f"{name}={recordings / name}" for name in ("strings", "drums")]
+    small = ("-k", 8, "--sr", SR, "--n-fft", 512)
+    done = run("train", *both, "-o", "band.ondes", "--updates", 20, "--json", *small)
+    result = json.loads(done.stdout)
+    assert result["n_updates"] == 20
+    assert set(result["sources"]) == {"strings", "drums"}
+    assert not (tmp_path / "band.ondes.checkpoint").exists()
+    mixture = make_scene(4.0, 22050, random_state=0).mixture
+    soundfile.write(tmp_path / "mix.wav", mixture, 22050, subtype="FLOAT")
+    run("separate", "mix.wav", "-d", "band.ondes", "-o", "stems")
+    total = 0
+    for name in ("strings", "drums"):
+        stem, rate = soundfile.read(tmp_path / "stems/mix" / f"{name}.wav", dtype="float32")
+        assert rate == 22050
+        total = total + stem
+    np.testing.assert_allclose(total, mixture, atol=1e-5)
+    assert "held out si sdr" in run("info", "band.ondes").stdout
+    assert "trained separator" in run("score", "mix.wav", "-d", "band.ondes", status=1).stderr
+    assert "NAME=FILES" in run("train", "strings", "-o", "x.ondes", status=2).stderr
+    assert "exists already" in run("train", *both, "-o", "band.ondes", status=1).stderr
+
+
+@NEEDS_TORCH
+def test_a_signal_saves_the_best_so_far(recordings, tmp_path):
+    both = [f"{name}={recordings / name}" for name in ("strings", "drums")]
+    command = [sys.executable, "-m", "ondes", "train", *both, "-o", "band.ondes", "--minutes", "9"]
+    command += ["-k", "8", "--sr", str(SR), "--n-fft", "512"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as started:
+        deadline = time.monotonic() + 120
+        while not (tmp_path / ".band.ondes.lock").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(15)
+        started.send_signal(signal.SIGTERM)
+        _, errors = started.communicate(timeout=120)
+    assert started.returncode == 130, errors
+    assert "--resume continues" in errors
+    assert isinstance(ondes.load(tmp_path / "band.ondes"), TrainedSeparator)
+
+
+def test_the_delay_is_small():
+    assert UnfoldedMasks(weights()).delay <= BLOCK + 10
