@@ -8,15 +8,23 @@ AUDIO ?= audio
 QUICK ?=
 PEERS := .venv/.peers
 SECONDS ?= 60
+OLDEST := build/oldest
+OLDEST_TESTS := audio batches channels checkpoint destinations estimator hostile_names learn_command \
+	model_file report resume_arguments segment_reader stft
 HOURS ?= 10
 
-.PHONY: demo test check bench gate sanitize leaks picture audio peers paper race cluster fuzz kills soak clean
+.PHONY: demo test oldest check bench gate sanitize leaks picture audio peers paper race cluster fuzz kills soak clean
 
 demo: $(INSTALLED)
 	$(BIN)/ondes demo --force
 
 test: $(INSTALLED)
 	$(BIN)/pytest
+
+# The lowest versions that pyproject.toml allows; .venv has the newest.
+oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/pytest -p no:cacheprovider -W ignore::DeprecationWarning $(OLDEST_TESTS:%=tests/test_%.py)
+	$(OLDEST)/bin/pytest -p no:cacheprovider -W ignore::DeprecationWarning tests/test_cluster.py -k "keys or every_socket"
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -58,9 +66,11 @@ cluster: $(INSTALLED)
 	$(BIN)/python benchmarks/cluster.py
 	$(BIN)/python experiments/page.py
 
-# Damaged model files, checkpoints and recordings, for so many SECONDS.
+# Damaged model files, checkpoints and recordings, by the readers and by the commands, for so many
+# SECONDS each.
 fuzz: $(INSTALLED)
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS)
+	$(BIN)/python tests/fuzz/commands.py --seconds $(SECONDS)
 
 # Broken off at fifty random moments, a run ends with the bytes of the unbroken one.
 kills: $(INSTALLED)
@@ -89,6 +99,14 @@ $(INSTALLED): $(SOURCES)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --editable . --group dev
+	touch $@
+
+$(OLDEST)/.installed: $(SOURCES) tests/lowest.py
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(OLDEST)/bin/python tests/lowest.py > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/pip install --quiet --upgrade pip
+	$(OLDEST)/bin/pip install --quiet --constraint $(OLDEST)/constraints.txt pytest hypothesis \
+		--editable '.[formats,report,dask]'
 	touch $@
 
 $(PEERS): $(INSTALLED)

@@ -24,10 +24,13 @@ from typing import Any
 
 import numpy as np
 
+from ondes import GrowingMemory, Solver
+
 RESULTS = Path(__file__).parent / "results" / "cluster.json"
 SR, N_COMPONENTS, N_BINS = 22050, 32, 257
 SETTINGS = {"sr": SR, "n_fft": 512, "hop_length": 256, "spectrum": "power"}
 SETTINGS |= {"beta_loss": "itakura-saito", "sparsity": 0.0}
+SETTINGS |= {"forgetting": GrowingMemory(), "solver": Solver()}
 N_SHARDS = 8  # the default
 REPEATS = 5
 N_SIMULATED = 100

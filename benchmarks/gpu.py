@@ -28,6 +28,7 @@ import triton
 
 from ondes.nmf.backends import fused, reference
 from ondes.nmf.divergence import LevelledFrames, level_frames
+from ondes.nmf.forgetting import GrowingMemory
 from ondes.nmf.problem import TOLERATED_RISE, Problem, Solver
 
 BINS = (257, 513, 1025, 2049)
@@ -37,7 +38,8 @@ BATCH = 128  # frames of a small call, of which learning makes thousands
 ROUNDS = 5
 SQUARE = 8192
 LEARNING = {"n_fft": 512, "hop_length": 256, "spectrum": "power", "beta_loss": "itakura-saito"}
-LEARNING |= {"sparsity": 0.0, "backend": "torch", "device": "cuda"}
+LEARNING |= {"sparsity": 0.0, "forgetting": GrowingMemory(), "solver": Solver()}
+LEARNING |= {"backend": "torch", "device": "cuda"}
 Run = Callable[[], object]
 
 

@@ -66,6 +66,8 @@ def learn_here(settings: dict[str, Any], paths: list[str]) -> dict[str, float]:
         spectrum="power",
         beta_loss="itakura-saito",
         sparsity=0.0,
+        forgetting=ondes.GrowingMemory(),
+        solver=ondes.Solver(),
         n_jobs=-1,
         on_error=lambda path, _: failures.append(path),
     )

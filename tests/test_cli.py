@@ -322,7 +322,7 @@ def test_channels_and_names_are_kept_and_the_rest_is_learned(models, tmp_path):
     stereo = np.stack([tones(2), noise(2)], axis=1)
     for track in ("one", "two"):
         soundfile.write(tmp_path / f"{track}.wav", stereo, SR)
-    how = ("--adapt", "4", "--filename", "{stem}-of-{track}.{ext}", "--flac", "--json")
+    how = ("--free", "4", "--filename", "{stem}-of-{track}.{ext}", "--flac", "--json")
     mixes = (tmp_path / "one.wav", tmp_path / "absent.wav", tmp_path / "two.wav")
     output = ("-o", tmp_path / "out")
     done = run("separate", *mixes, "-d", models / "tones.ondes", *output, *how)
@@ -359,7 +359,7 @@ def test_the_command_and_the_library_discover_the_same_sources(models, tmp_path)
 
 
 @NEEDS_TORCH
-@pytest.mark.parametrize("adapt", [(), ("--adapt", "2")])
+@pytest.mark.parametrize("adapt", [(), ("--free", "2")])
 def test_the_device_reaches_separation(models, tmp_path, adapt):
     both = ("-d", models / "tones.ondes", "-d", models / "noise.ondes", *adapt)
     for folder, how in (("cpu", ON_CPU), ("reference", ("--backend", "reference"))):

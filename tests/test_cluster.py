@@ -25,6 +25,7 @@ from distributed import Client
 from distributed.security import Security
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_settings import PLAIN
 
 import ondes
 from ondes import AudioSettings, ClusterError, FileError, OnlineNMF, Stft
@@ -39,7 +40,6 @@ from ondes.training import checkpoint as checkpoints
 SR, K = 8000, 6
 ROUND_SIZE, N_SHARDS = 1024, 24
 SIZES = {"round_size": ROUND_SIZE, "n_shards": N_SHARDS}
-PLAIN = {"spectrum": "power", "beta_loss": "itakura-saito", "sparsity": 0.0}
 FRAMES = {"sr": SR, "n_fft": 512, "hop_length": 256}
 SETTINGS = {**FRAMES, **PLAIN, "n_passes": 2, "random_state": 3, **SIZES}
 ALONE = 0.6  # of the run: with these settings the driver trains on this share by itself
@@ -404,30 +404,28 @@ def test_a_round_that_is_lost_again_and_again_is_reported(recordings, monkeypatc
 
 
 def test_a_signal_while_results_are_awaited_ends_the_run_which_can_be_resumed(
-    tmp_path, recordings, client, expected
+    tmp_path, recordings, expected
 ):
-    client.wait_for_workers(2, timeout=60)
     kept = {"checkpoint": tmp_path / "run", "checkpoint_every": 3600}
     stopped_at = []
+    with connected("local", 1) as client:
 
-    def stop_all():
-        for pid in workers_of(client):
-            os.kill(pid, signal.SIGSTOP)
-        time.sleep(1)
-        stopped_at.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
+        def stop_all():
+            for pid in workers_of(client):
+                os.kill(pid, signal.SIGSTOP)
+            time.sleep(1)
+            stopped_at.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
 
-    at = At(0.75, do=stop_all)
-    try:
+        at = At(0.75, do=stop_all)
         stopped = learn_on(client, recordings, progress=at, return_on_interrupt=True, **kept)
         assert time.monotonic() - stopped_at[0] < 10
-    finally:
         for pid in workers_of(client):
             os.kill(pid, signal.SIGCONT)
-    assert stopped.history.stopped_by == "SIGINT"
-    assert stopped.history.n_frames < expected.history.n_frames
-    assert client.status == "running"
-    assert same(learn_on(client, recordings, resume=True, **kept), expected)
+        assert stopped.history.stopped_by == "SIGINT"
+        assert stopped.history.n_frames < expected.history.n_frames
+        assert client.status == "running"
+        assert same(learn_on(client, recordings, resume=True, **kept), expected)
 
 
 @contextmanager
@@ -505,6 +503,7 @@ def test_a_cluster_with_certificates_is_used_by_its_address(
 DRIVER = """
 import sys
 import ondes
+from ondes import GrowingMemory, Solver
 if __name__ == "__main__":
     folder, checkpoint, settings = sys.argv[1], sys.argv[2], eval(sys.argv[3])
     def report(progress):

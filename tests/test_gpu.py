@@ -11,6 +11,7 @@ import itertools
 import numpy as np
 import pytest
 import soundfile
+from plain_settings import PLAIN
 
 import ondes
 from ondes import AudioSettings, Dictionary, OnlineNMF, Stft, training_run
@@ -29,7 +30,6 @@ import torch
 from ondes import gpu
 
 SR, STFT = 8000, Stft(128)
-PLAIN = {"spectrum": "power", "beta_loss": "itakura-saito", "sparsity": 0.0}
 FRAMES = {"sr": SR, "n_fft": 128, "hop_length": 64, **PLAIN}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 from conftest import NEEDS_KERNEL
+from plain_settings import PLAIN
 
 import ondes
 from ondes import AudioSettings, FileError, OnlineNMF, RawFormat, Solver, Stft, training_run
@@ -33,10 +34,6 @@ def album(tmp_path):
         soundfile.write(tmp_path / f"{n}.wav", tones(n), SR)
         soundfile.write(tmp_path / f"{n}.flac", tones(n), SR)
     return tmp_path
-
-
-# The Itakura-Saito divergence of power, frame by frame easy to compute.
-PLAIN = {"spectrum": "power", "beta_loss": "itakura-saito", "sparsity": 0.0}
 
 
 def learn_small(recordings, **settings):

@@ -211,9 +211,7 @@ def test_a_signal_is_answered_in_hours_of_silence(tmp_path, number):
         process.send_signal(number)
         assert is_over(process, PATIENCE_S)
         assert process.returncode == 130
-        assert (
-            process.stderr.read() == INTERRUPTED
-        )
+        assert process.stderr.read() == INTERRUPTED
     assert everything_under(tmp_path) == ["silence.wav"]
 
 
@@ -247,9 +245,7 @@ def test_a_signal_is_answered_while_a_pipe_has_no_writer(tmp_path, number):
         process.send_signal(number)
         assert is_over(process, PATIENCE_S)
         assert process.returncode == 130
-        assert (
-            process.stderr.read() == INTERRUPTED
-        )
+        assert process.stderr.read() == INTERRUPTED
     assert everything_under(tmp_path) == ["pipe"]
 
 
@@ -285,9 +281,7 @@ def test_other_commands_answer_a_signal_while_a_pipe_has_no_writer(tmp_path, mod
         process.send_signal(signal.SIGTERM)
         assert is_over(process, PATIENCE_S)
         assert process.returncode == 130
-        assert (
-            process.stderr.read() == INTERRUPTED
-        )
+        assert process.stderr.read() == INTERRUPTED
     assert everything_under(tmp_path) == ["pipe"]
 
 

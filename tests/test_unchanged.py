@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 from conftest import NEEDS_KERNEL
+from plain_settings import PLAIN
 
 import ondes
 from ondes.nmf.backends import native
@@ -48,8 +49,7 @@ def write_recordings(folder):
 
 def learn(folder, **settings):
     how = {"sr": 8000, "n_fft": 256, "hop_length": 128, "n_passes": 2, "random_state": 3}
-    how |= {"spectrum": "power", "beta_loss": "itakura-saito", "sparsity": 0.0}
-    return ondes.learn(folder, 6, **how, **settings).components
+    return ondes.learn(folder, 6, **how, **PLAIN, **settings).components
 
 
 @pytest.fixture(scope="module")

@@ -172,12 +172,12 @@ def _history(dictionary: Dictionary) -> TrainingHistory:
 
 
 def _learn_and_save(given: dict[str, Any], output: Path, checkpoint: Path | None) -> int:
+    dictionary = _untrained(given)
     recordings, failures = terminal.find_recordings(given["files"])
     if not recordings:
         terminal.complain("no recordings are left to learn from.")
         return terminal.FAILED
     n_absent, start = len(failures), time.perf_counter()
-    dictionary = _untrained(given)
     with terminal.bar("learning") as bar, terminal.warnings_shown_by(bar):
 
         def report(_: str, error: FileError) -> None:
