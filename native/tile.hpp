@@ -159,11 +159,8 @@ template <class T, Loss LOSS> class Tile {
             T* const out = frames.activations + frame[lane] * p.n_components;
             for (size_t k = 0; k < p.n_components; ++k) out[k] = here[k * N + lane];
             --n_alive;
-            if (next < end) {
-                take_next(lane);
-            } else {
-                frame[lane] = NOBODY;
-            }
+            if (next < end) take_next(lane);
+            else frame[lane] = NOBODY;
         }
     }
 
@@ -302,10 +299,9 @@ template <class T, Loss LOSS> class Tile {
                 const size_t i = k * N + v * L;
                 const Vec<T> from = at(here + i), to = at(numerator + i);
                 const Vec<T> push = power<T>(to / from, at(weight + v * L));
-                const Vec<T> ahead = smaller(larger(to * push, all(p.activation_floor)),
-                                             all(p.activation_ceiling));
+                const Vec<T> ahead = larger(to * push, all(p.activation_floor));
                 const auto up = at(risen + v * L) != 0;
-                at(point + i) = up ? from : ahead;
+                at(point + i) = up ? from : smaller(ahead, all(p.activation_ceiling));
                 at(here + i) = up ? from : to;
             }
     }

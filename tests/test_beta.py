@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH, cases, spectrogram
+from conftest import NEEDS_KERNEL, NEEDS_TORCH, cases, spectrogram
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
@@ -26,6 +26,18 @@ from ondes.nmf.statistics import Statistics
 BETAS = [0.0, 0.5, 1.0, 1.5, 2.0]
 EPSILON = 1e-12
 KL = "kullback-leibler"
+
+
+def on_backends(betas):
+    """Every backend with the divergences that it has."""
+    marks = {"reference": (), "native": (NEEDS_KERNEL,), "torch": (NEEDS_TORCH,)}
+    pairs = [
+        pytest.param(backend, beta, marks=marks[backend])
+        for backend in marks
+        for beta in betas
+        if backend != "native" or beta in (0, 1)
+    ]
+    return pytest.mark.parametrize(("backend", "beta"), pairs, indirect=["backend"])
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -185,10 +197,8 @@ def loop_online(frames, w, *, beta, sparsity, batch_size, r, n_steps, theta):
 
 @pytest.mark.parametrize("sparsity", [0.0, 3.0])
 @pytest.mark.parametrize("r", [0.0, 0.5])
-@pytest.mark.parametrize("beta", BETAS)
+@on_backends(BETAS)
 def test_an_online_pass_is_the_one_in_plain_loops(backend, beta, r, sparsity):
-    if backend == "native" and beta not in (0, 1):
-        pytest.skip("the kernel has not this divergence")
     frames, first = spectrogram(n_frames=9, n_bins=6, n_components=2, seed=3), unit_rows(3, 6)
     options = {"beta_loss": beta, "sparsity": sparsity, "init": first, "backend": backend}
     options |= {"solver": ondes.Solver(4, 0.5, (), 0.0), "dictionary_exponent": 0.5}
@@ -202,11 +212,9 @@ def test_an_online_pass_is_the_one_in_plain_loops(backend, beta, r, sparsity):
 # ---- Independent software ----
 
 
-@pytest.mark.parametrize("beta", [0, 0.5, 1, 2])
+@on_backends([0, 0.5, 1, 2])
 def test_batch_nmf_equals_scikit_learns(backend, beta):
     """Well-scaled frames of equal level, on which neither floors nor levels have an effect."""
-    if backend == "native" and beta not in (0, 1):
-        pytest.skip("the kernel has not this divergence")
     frames = spectrogram(n_frames=50, n_bins=20, n_components=3) + 0.05
     frames /= frames.mean(axis=1, keepdims=True)
     first = unit_rows(3, 20, seed=1)
@@ -251,11 +259,9 @@ def objective(frames, activations, problem):
 
 @pytest.mark.parametrize("sparsity", [0.0, 0.5, 30.0])
 @pytest.mark.parametrize("exponent", ["safe", "one"])
-@pytest.mark.parametrize("beta", BETAS)
+@on_backends(BETAS)
 def test_no_step_of_the_activations_raises_the_objective(backend, beta, exponent, sparsity):
     """On 25 problems of 6 frames, 8 steps each."""
-    if backend == "native" and beta not in (0, 1):
-        pytest.skip("the kernel has not this divergence")
     theta = safe_exponent(beta) if exponent == "safe" else 1.0
     for seed in range(25):
         frames, problem = random_problem(seed, beta, sparsity, exponent=theta)
@@ -516,10 +522,8 @@ def test_the_model_of_noiseless_data_is_the_data(beta):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("scale", [1e-15, 1e9])
-@pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
+@on_backends([0.5, 1.0, 2.0])
 def test_any_volume_gives_the_same_dictionary(backend, beta, scale, dtype):
-    if backend == "native" and beta != 1:
-        pytest.skip("the kernel has not this divergence")
     frames = spectrogram().astype(dtype)
     options = {"beta_loss": beta, "sparsity": 1.0, "backend": backend}
     one, other = (learned(each, **options) for each in (frames, frames * dtype(scale)))
@@ -540,10 +544,8 @@ def test_silence_changes_nothing(backend, sparsity):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("sparsity", [0.0, 2.0])
-@pytest.mark.parametrize("beta", BETAS)
+@on_backends(BETAS)
 def test_extreme_frames_stay_finite(backend, beta, sparsity, dtype):
-    if backend == "native" and beta not in (0, 1):
-        pytest.skip("the kernel has not this divergence")
     rng = np.random.default_rng(0)
     frames = (10.0 ** rng.uniform(-18, 12, size=(200, 30))).astype(dtype)
     frames[::7, ::3] = 0

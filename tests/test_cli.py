@@ -20,8 +20,8 @@ from conftest import NEEDS_TORCH
 from ondes.cli import main
 from ondes.demo import run_demo
 from ondes.dictionary import Dictionary
-from ondes.loading import load
 from ondes.errors import FileError
+from ondes.loading import load
 from ondes.nmf.estimator import OnlineNMF
 from ondes.scores import si_sdr
 

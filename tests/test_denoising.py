@@ -9,7 +9,7 @@ import soundfile
 from test_separation import ONE_SENTENCE, machine, speech_like
 
 import ondes
-from ondes.denoising import denoise, denoise_file
+from ondes.denoising import _models, denoise, denoise_file
 from ondes.errors import FileError
 from ondes.scores import si_sdr
 from ondes.signal.recordings import RawFormat
@@ -40,6 +40,16 @@ def gain(clean, noise, db, **how):
 @pytest.mark.parametrize(("db", "least"), [(0, 5.0), (10, 4.0)])
 def test_a_speech_dictionary_and_a_selection_of_noise_gain_decibels(talk, speech, db, least):
     assert gain(*talk, db, speech=speech) > least
+
+
+def test_sparsity_holds_for_speech_and_not_for_the_noise(talk, speech):
+    noise = talk[1][: 2 * SR]
+    sources = _models(noise, SR, SR, speech, random_state=0)
+    assert sources.names == ("speech", "noise")
+    assert sources.sparsity == speech.estimator.sparsity > 0
+    slopes = sources.problem().sparsity_slope
+    norms = np.linalg.norm(sources.dictionary, axis=1)
+    np.testing.assert_allclose(slopes, sources.sparsity * norms * (sources.source_of == 0))
 
 
 def test_a_selection_of_noise_alone_gains_decibels(talk):

@@ -28,8 +28,8 @@ import numpy as np  # noqa: E402
 from reader import Reader  # noqa: E402
 from targets import TARGETS, Target, model_seeds  # noqa: E402
 
-from ondes.loading import load  # noqa: E402
 from ondes.errors import FileError  # noqa: E402
+from ondes.loading import load  # noqa: E402
 
 
 @pytest.fixture(scope="module")

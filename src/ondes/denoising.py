@@ -113,6 +113,21 @@ def denoise_file(
     -------
     DenoisedBlocks
         Iterates over float32 arrays of shape (m, n_channels), the next samples.
+
+    Raises
+    ------
+    FileError
+        Where a recording cannot be read, or ends before its noise begins.
+
+    Examples
+    --------
+    >>> import tempfile, soundfile
+    >>> hiss = 0.1 * np.random.default_rng(0).standard_normal(8000)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     soundfile.write(f"{folder}/hiss.wav", hiss, 8000)
+    ...     quiet = np.concatenate(list(denoise_file(f"{folder}/hiss.wav", noise=(0.0, 0.5))))
+    >>> bool(np.std(quiet) < 0.5 * np.std(hiss))
+    True
     """
     gain = _gain(amount)
     if isinstance(noise, (str, Path)):

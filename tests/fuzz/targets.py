@@ -19,9 +19,9 @@ import sounds
 
 import ondes
 from ondes.dictionary import Dictionary
-from ondes.loading import load
 from ondes.errors import FileError
 from ondes.history import TrainingHistory
+from ondes.loading import load
 from ondes.model_file import SavedModel
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.recordings import open_blocks, probe

@@ -67,7 +67,7 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     \b
     ondes separate talk.mp3 -d speech.ondes -d music.ondes -o stems/
     ondes separate talk.mp3 -d speech.ondes -d music.ondes --adapt music
-    ondes separate talk.mp3 -d speech.ondes --free 32
+    ondes separate talk.mp3 -d speech.ondes --free 8
     ondes separate talk.mp3 -d talk.ondes              (from ondes train)
     ondes separate band.wav --sources 4
     """  # noqa: D301
@@ -81,7 +81,7 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
         sources = load_sources(given["dictionaries"])
         if len(sources.names) == 1 and not given["free"]:
             raise click.UsageError(
-                "One dictionary is one source; give another -d, or --free 32 for the rest."
+                "One dictionary is one source; give another -d, or --free 8 for the rest."
             )
     else:
         check_discovery(mixes, given)

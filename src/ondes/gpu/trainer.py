@@ -104,7 +104,8 @@ class GpuTrainer:
     def _train(self, frames: ShuffledFrames) -> Update:
         factors = []
         for n in frames.batch_sizes:
-            factors.append(self._settings.forgetting.factor(self._n_seen, float(n), None))
+            n_past = self._n_seen + self._settings.prior_frames
+            factors.append(self._settings.forgetting.factor(n_past, float(n), None))
             self._n_remembered = self._n_remembered * factors[-1] + n
             self._n_seen += n
         if len(frames.values) > len(self._values):

@@ -183,7 +183,9 @@ class FreeComponents:
         compute: Compute | None = None,
         **settings: Any,
     ) -> None:
-        self._sources, self._n_free, self._name = sources, n_free, name
+        # Sparsity of the known sources alone would hand everything to the free components.
+        self._sources = replace(sources, sparsity=0.0)
+        self._n_free, self._name = n_free, name
         self._compute = compute or Compute()
         self._settings = settings
         self.reset()
