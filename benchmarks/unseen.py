@@ -30,7 +30,8 @@ HELD_OUT = {
     *("casualties_of_war", "journeys_end", "loyalists", "return_to_wesnoth", "suspense"),
     *("transience", "weight_of_revenge", "frantic-old", "silence"),
 }
-RESULTS = Path(__file__).parent / "results" / "unseen.json"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "unseen.json"
 WAYS = ("dictionaries", "adapted", "trained")
 
 
@@ -108,6 +109,43 @@ def measure(way: str, work: Path, truths: list, minutes: float) -> dict[str, obj
     }
 
 
+def table(rows: dict[str, dict]) -> str:
+    """The measured rows for README.md and docs/separation.md."""
+    names = {
+        "dictionaries": "two dictionaries (`ondes learn`)",
+        "adapted": "… with `--adapt music`",
+        "trained": "a separator trained for five minutes (`ondes train`)",
+    }
+    first = next(iter(rows.values()))
+    lines = [
+        "| SI-SDR in dB, mixture 0 dB | speech | music | × real time |",
+        "|---|---|---|---|",
+    ]
+    for way in (way for way in WAYS if way in rows):
+        row = rows[way]
+        cells = [
+            f"{row['median'][name]:.1f} ({row['quartiles'][name][0]:.1f} to "
+            f"{row['quartiles'][name][1]:.1f})"
+            for name in ("speech", "music")
+        ]
+        lines.append(f"| {names[way]} | {' | '.join(cells)} | {row['times_real_time']} |")
+    lines += [
+        "",
+        f"Medians and quartiles of {first['n_excerpts']} excerpts of {SECONDS} s: a speaker and "
+        "music that were in no training recording, through the commands without options, "
+        f"{first['cores']} cores. Measured by `benchmarks/unseen.py`.",
+    ]
+    return "\n".join(lines)
+
+
+def write_pages(rows: dict[str, dict]) -> None:
+    begin, end = "<!-- unseen: begin -->", "<!-- unseen: end -->"
+    for page in (ROOT / "README.md", ROOT / "docs" / "separation.md"):
+        text = page.read_text()
+        before, rest = text.split(begin)
+        page.write_text(f"{before}{begin}\n{table(rows)}\n{end}{rest.split(end)[1]}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--audio", type=Path, required=True)
@@ -127,6 +165,7 @@ def main() -> None:
             rows[way] = measure(way, work, truths, given.minutes) | {"cores": os.cpu_count()}
             print(way, rows[way], flush=True)
             RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+    write_pages(rows)
 
 
 if __name__ == "__main__":

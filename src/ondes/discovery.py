@@ -24,7 +24,7 @@ from ondes.signal.stft import Stft
 
 __all__ = ["discover_sources", "source_names"]
 
-# The model of a mixture alone: measured better than magnitudes and Kullback-Leibler here.
+# The model of a mixture alone: measured no worse than magnitudes and Kullback-Leibler here.
 SETTINGS: dict[str, Any] = {"spectrum": "power", "beta_loss": "itakura-saito", "sparsity": 0.0}
 
 
