@@ -17,7 +17,7 @@ __all__ = ["Network"]
 LOWEST_LOG = -9.0
 
 
-class Network(torch.nn.Module):
+class Network(torch.nn.Module):  # type: ignore[misc]
     """Magnitudes in, masks out; everything stays positive because logarithms are trained.
 
     Parameters

@@ -175,7 +175,8 @@ class SeparatorTrainer:
         """Of the state that separated the held-out mixtures best."""
         best = copy.deepcopy(self._network)
         best.load_state_dict(self._best_state)
-        return best.weights()
+        weights: UnfoldedWeights = best.weights()
+        return weights
 
     def state(self) -> dict[str, Any]:
         """All that `restore` needs to continue, as plain values and arrays."""
@@ -267,18 +268,10 @@ class SeparatorTrainer:
 
     # ---- held-out mixtures ----
 
-    @torch.no_grad()
     def _check(self) -> None:
         self._network.eval()
-        ratios = torch.cat(
-            [
-                si_sdr_of_masks(
-                    self._network(sources.to(self._device).sum(dim=1).abs()),
-                    sources.to(self._device),
-                )
-                for sources in self._checks
-            ]
-        )
+        with torch.no_grad():
+            ratios = torch.cat(list(map(self._si_sdr, self._checks)))
         self._network.train()
         means = ratios.mean(dim=0).tolist()
         self.si_sdr = dict(zip(self._names, means, strict=True))
@@ -289,6 +282,10 @@ class SeparatorTrainer:
             self._best_state = copy.deepcopy(self._network.state_dict())
         else:
             self._n_worse += 1
+
+    def _si_sdr(self, sources: Tensor) -> Tensor:
+        sources = sources.to(self._device)
+        return si_sdr_of_masks(self._network(sources.sum(dim=1).abs()), sources)
 
 
 def _arrays(state: dict[str, Tensor]) -> dict[str, Any]:
