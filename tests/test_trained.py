@@ -242,6 +242,25 @@ def test_the_network_and_its_twin_in_numpy_agree():
 
 
 @NEEDS_TORCH
+@pytest.mark.parametrize("exponent", [1.0, 30.0])
+def test_silence_gives_finite_masks_and_gradients_at_any_exponent(exponent):
+    import torch
+
+    from ondes.separator_training.network import Network
+    from ondes.separator_training.settings import NetworkSettings
+
+    network = Network([torch.rand(4, 17) for _ in range(2)], NetworkSettings())
+    with torch.no_grad():
+        network.mask_exponent.fill_(exponent)
+    frames = torch.rand(1, 60, 17)
+    frames[:, 10:50] = 0
+    masks = network(frames)
+    masks.square().sum().backward()
+    assert torch.isfinite(masks).all()
+    assert all(torch.isfinite(each.grad).all() for each in network.parameters())
+
+
+@NEEDS_TORCH
 def test_training_separates_another_tune_better_and_repeats_bit_for_bit(recordings):
     first = train(sources(recordings), n_updates=60, **SETTINGS)
     again = train(sources(recordings), n_updates=60, **SETTINGS)

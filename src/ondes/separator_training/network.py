@@ -67,7 +67,8 @@ class Network(torch.nn.Module):  # type: ignore[misc]
         around = torch.cat([padded[:, :, i : i + n_frames] for i in shifts], dim=-1)
         around = around.reshape(self.n_sources, n_batch * n_frames, -1)
         decoded = torch.bmm(around, self.log_decoder.exp().flatten(1, 2)) + 1e-9
-        weighted = decoded**self.mask_exponent
+        # Relative to the largest: powers of tiny numbers would vanish in every source at once.
+        weighted = (decoded / decoded.detach().amax(dim=0)) ** self.mask_exponent
         masks = weighted / weighted.sum(dim=0)
         return masks.reshape(self.n_sources, n_batch, n_frames, n_bins).transpose(0, 1)
 

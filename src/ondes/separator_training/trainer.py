@@ -242,6 +242,9 @@ class SeparatorTrainer:
         loss = negative_si_sdr(self._network(sources.sum(dim=1).abs()), sources)
         self._adam.zero_grad(set_to_none=self._device.type != "cuda")
         loss.backward()  # type: ignore[no-untyped-call]
+        for each in self._parameters:  # one mixture may not spoil a run
+            assert each.grad is not None
+            torch.nan_to_num_(each.grad, nan=0.0, posinf=0.0, neginf=0.0)
         torch.nn.utils.clip_grad_norm_(self._parameters, self._training.largest_gradient)
         self._adam.step()
 
