@@ -34,6 +34,9 @@ MODULES = [
 ]
 NEEDS = {
     "ondes.gpu": "torch",
+    "ondes.separator_training.mixtures": "torch",
+    "ondes.separator_training.network": "torch",
+    "ondes.separator_training.trainer": "torch",
     "ondes.nmf.backends.torch": "torch",
     "ondes.nmf.backends.devices": "torch",
     "ondes.nmf.backends.fused": "triton",
