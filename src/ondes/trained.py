@@ -25,7 +25,6 @@ from ondes.training.stop_signals import StopSignals
 
 __all__ = ["TrainedSeparator", "train"]
 
-LEARNING_SHARE = 0.15  # of the time, at most, for the first dictionaries
 FRAMES_LEARNED = 20000  # enough for a start
 
 
