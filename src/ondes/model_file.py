@@ -20,7 +20,7 @@ from ondes.nmf.unfolded import UnfoldedWeights
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.stft import Stft
 
-__all__ = ["SavedModel", "SavedSeparator", "load_model", "save_model"]
+__all__ = ["SavedModel", "SavedSeparator", "save_model"]
 
 NOT_SAVED = ("n_jobs", "verbose", "callback")  # they change no result
 MAX_STEPS = 10**5
@@ -71,17 +71,6 @@ def save_model(path: str | Path, model: SavedModel, force: bool = False) -> None
     except ValueError as error:
         raise FileError(path, f"cannot be written: {sentence_part(error)}") from error
     write_atomically(path, packed(path, document), force)
-
-
-def load_model(path: str | Path) -> SavedModel:
-    """Read a model.
-
-    Raises
-    ------
-    FileError
-        Where the file is missing, damaged, truncated, from a newer ondes, or not a model.
-    """
-    return model_of(path, read_document(path))
 
 
 def document_of(model: SavedModel) -> dict[str, Any]:
