@@ -16,14 +16,14 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 def streaming() -> str:
     found = json.loads((RESULTS / "streaming.json").read_text())
     lines = [
-        f"From files to files, {found['sr']} Hz, K = {found['n_components']}, one pass, "
-        f"{found['n_cores']} cores:",
+        f"From files to files, K = {found['n_components']}, one pass, {found['n_cores']} cores:",
         "",
         "| command | audio | time | × real time | peak memory |",
         "|---|---|---|---|---|",
     ]
     for row in found["commands"]:
         length = f"{row['hours'] * 60:.0f} min" if row["hours"] < 1 else f"{row['hours']:.0f} h"
+        length += f" of {row['audio']}" if "audio" in row else ""
         lines.append(
             f"| `ondes {row['command']}` | {length} | {row['seconds']:.1f} s "
             f"| {row['x_real_time']:.0f} | {row['peak_mb']:.0f} MB |"

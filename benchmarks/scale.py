@@ -151,7 +151,7 @@ def year(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     streaming, cluster, gpu = (kept(name) for name in ("streaming", "cluster", "gpu"))
     if streaming:
         row = max(
-            (row for row in streaming["commands"] if row["command"] == "learn"),
+            (row for row in streaming["commands"] if _is_flac(row)),
             key=lambda row: row["hours"],
         )
         how = f"{row['hours']:.0f} hours of FLAC, which is faster to decode"
@@ -165,6 +165,10 @@ def year(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     if on_gpu:
         rows.append(on_gpu)
     return rows
+
+
+def _is_flac(row: dict[str, Any]) -> bool:
+    return row["command"] == "learn" and "flac" in row.get("audio", "FLAC").lower()
 
 
 def gpu_row(gpu: dict[str, Any], results: dict[str, Any]) -> tuple[str, str, str] | None:

@@ -193,7 +193,8 @@ def test_probe_describes_a_recording(tmp_path):
     assert (info.sr, info.channels, info.n_samples, info.format) == (SR, 2, 8000, "FLAC")
     assert info.seconds == 0.5
     assert info.seekable
-    assert not probe(save(tmp_path / "a.ogg", noise(8000))).seekable
+    assert probe(save(tmp_path / "a.ogg", noise(8000))).seekable
+    assert not probe(save(tmp_path / "a.mp3", noise(8000), format="MP3")).seekable
 
 
 @pytest.mark.parametrize("bad", [{"block_size": 0}, {"start": -1}, {"sr": 0}])

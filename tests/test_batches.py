@@ -137,7 +137,7 @@ def test_a_round_of_silence_is_one_empty_batch(tmp_path):
     done = []
     for batch in batches:
         assert batch.shape == (0, 33)
-        done.append(batches.seconds_done)
+        done.append(batches.schedule.seconds_done)
     assert done == sorted(done)
     assert len(done) == 2  # of 201 frames
     assert done[-1] == 0.8
@@ -245,15 +245,15 @@ def test_wav_and_flac_give_the_same(tmp_path, album, sr):
 def test_a_run_interrupted_at_any_batch_continues_with_the_same_bits(album, prefetch, how):
     options = {**how, "n_passes": 2, "prefetch": prefetch, "batch_size": 25, "round_size": 80}
     whole = batches_of(album, **options)
-    states = [whole.state()]
+    states = [whole.schedule.state()]
     expected = []
     for batch in whole:
         expected.append(batch)
-        states.append(whole.state())
+        states.append(whole.schedule.state())
     assert len(expected) > 12
     for n_done, state in enumerate(states):
         resumed = batches_of(album, **options)
-        resumed.restore(state)
+        resumed.schedule.restore(state)
         assert_same(resumed, expected[n_done:])
 
 
@@ -269,28 +269,28 @@ def test_iterating_continues_after_a_break(album):
 def test_recordings_that_changed_are_named(tmp_path, album):
     batches = batches_of(album)
     next(iter(batches))
-    state = batches.state()
+    state = batches.schedule.state()
     with pytest.raises(ValueError, match=r"^0\.wav is gone"):
-        batches_of(album[1:]).restore(state)
+        batches_of(album[1:]).schedule.restore(state)
     soundfile.write(tmp_path / "more.wav", sound(100, 0), SR)
     with pytest.raises(ValueError, match=r"^more\.wav is new"):
-        batches_of([*album, tmp_path / "more.wav"]).restore(state)
+        batches_of([*album, tmp_path / "more.wav"]).schedule.restore(state)
     soundfile.write(album[2], sound(3001, 0), SR)
     with pytest.raises(ValueError, match=r"^2\.wav has 3001 samples .* had 3000"):
-        batches_of(album).restore(state)
+        batches_of(album).schedule.restore(state)
     soundfile.write(album[2], sound(3000, 0), SR // 2)
     with pytest.raises(ValueError, match=r"^2\.wav has 3000 samples at 4000 Hz"):
-        batches_of(album).restore(state)
+        batches_of(album).schedule.restore(state)
     soundfile.write(album[2], sound(3000, 1), SR)
     with pytest.warns(RuntimeWarning, match=r"^2\.wav has other bytes than when"):
-        batches_of(album).restore(state)
+        batches_of(album).schedule.restore(state)
 
 
 def test_more_passes_may_be_added(album):
     once = batches_of(album)
     n_once = len(list(once))
     again = batches_of(album, n_passes=2)
-    again.restore(once.state())
+    again.schedule.restore(once.schedule.state())
     assert_same(again, list(batches_of(album, n_passes=2))[n_once:])
 
 
@@ -337,10 +337,10 @@ def test_resuming_after_an_unreadable_recording(tmp_path, album):
     whole, states, expected = batches_of(album, **options), [], []
     for batch in whole:
         expected.append(batch)
-        states.append(whole.state())
+        states.append(whole.schedule.state())
     for n_done in range(0, len(states), 3):
         resumed = batches_of(album, **options)
-        resumed.restore(states[n_done])
+        resumed.schedule.restore(states[n_done])
         assert_same(resumed, expected[n_done + 1 :])
 
 
@@ -463,7 +463,7 @@ def test_a_requested_stop_ends_the_wait_for_a_pipe():
 
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_what_is_not_seekable_is_opened_once_per_pass(album, tmp_path, monkeypatch, n_threads):
-    album = [soundfile_copy(path, tmp_path / f"{path.stem}.ogg") for path in album]
+    album = [soundfile_copy(path, tmp_path / f"{path.stem}.mp3") for path in album]
     opened = []
 
     def counted(recording, **how):
@@ -489,8 +489,8 @@ def test_any_exception_reaches_whoever_asks_for_batches(prefetch):
 def test_progress_ends_at_the_total(album):
     batches = batches_of(album, n_passes=2)
     total = 2 * sum(LENGTHS) / SR
-    assert batches.seconds_total == pytest.approx(total)
-    done = [batches.seconds_done for _ in batches]
+    assert batches.schedule.seconds_total == pytest.approx(total)
+    done = [batches.schedule.seconds_done for _ in batches]
     assert done == sorted(done)
     assert 0 < done[0] < 0.2 * total
     assert done[-1] == pytest.approx(total)
@@ -501,9 +501,13 @@ def test_progress_continues_where_it_stopped(album):
     for _ in itertools.islice(batches, 8):
         pass
     resumed = batches_of(album)
-    resumed.restore(batches.state())
+    resumed.schedule.restore(batches.schedule.state())
     next(iter(resumed))
-    assert batches.seconds_done < resumed.seconds_done < batches.seconds_done + 1
+    assert (
+        batches.schedule.seconds_done
+        < resumed.schedule.seconds_done
+        < batches.schedule.seconds_done + 1
+    )
 
 
 def test_a_stream_gives_what_its_file_would(album):
@@ -513,7 +517,7 @@ def test_a_stream_gives_what_its_file_would(album):
     assert_same(batches_of(io.BytesIO(data), **at_once), expected)
     raw = RawFormat(SR, 1, "s16le")
     streamed = batches_of(io.BytesIO(data[44:]), raw=raw, **at_once)
-    assert streamed.seconds_total is None
+    assert streamed.schedule.seconds_total is None
     assert_same(streamed, expected)
     (album[3].parent / "raw").write_bytes(data[44:])
     assert_same(batches_of([album[3].parent / "raw"], raw=raw, **at_once), expected)
@@ -521,7 +525,7 @@ def test_a_stream_gives_what_its_file_would(album):
     assert np.array_equal(
         sorted_rows(np.concatenate(list(in_rounds))), sorted_rows(frames_of(album[3]))
     )
-    assert streamed.seconds_done > 1
+    assert streamed.schedule.seconds_done > 1
     with pytest.raises(ValueError, match="read only once"):
         batches_of("-", n_passes=2)
 

@@ -90,5 +90,5 @@ def test_an_interrupted_run_over_stereo_continues_with_the_same_bits(tmp_path, s
     for n_done in range(0, len(expected), 5):
         first, second = batches_of(path), batches_of(path)
         list(itertools.islice(iter(first), n_done))
-        second.restore(first.state())
+        second.schedule.restore(first.schedule.state())
         assert_same(second, expected[n_done:])

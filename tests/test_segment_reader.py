@@ -6,6 +6,7 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ondes.signal import recordings as signal_recordings
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.frame_reader import FrameBuffer
 from ondes.signal.segment_reader import RecordingReader, SegmentReader
@@ -61,7 +62,7 @@ def test_a_recording_is_read_on_from_any_frame(folder, data):
     reader.close()
 
 
-@pytest.mark.parametrize("suffix", ["flac", "ogg"])
+@pytest.mark.parametrize("suffix", ["flac", "ogg", "mp3"])
 @pytest.mark.parametrize("channels", [1, 2])
 def test_segments_are_parts_of_the_whole_in_any_order(tmp_path, suffix, channels):
     paths = [tmp_path / f"{n}.{suffix}" for n in range(2)]
@@ -69,9 +70,9 @@ def test_segments_are_parts_of_the_whole_in_any_order(tmp_path, suffix, channels
         soundfile.write(path, noise(60_000, channels, seed), SR)
     audio = AudioSettings(SR, Stft(64))
     recordings = survey(paths, audio)
-    assert {each.seekable for each in recordings} == {suffix == "flac"}
+    assert {each.seekable for each in recordings} == {suffix != "mp3"}
     reader = SegmentReader(paths, recordings, audio)
-    whole = [frames_of(path, audio.stft) for path in paths]
+    whole = [audio.stft.power(signal_recordings.read(path)[0]) for path in paths]
     for file, first, n in [(0, 0, 100), (1, 300, 50), (0, 100, 40), (0, 7, 9), (1, 350, 1000)]:
         read = list(reader.read([Segment(file, first, n)]))
         assert {number for number, _ in read} == {file}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Name -> module. Nothing is imported before it is used: `ondes --help` must start at once.
 _MODULES = {
@@ -29,6 +29,7 @@ _MODULES = {
     "Statistics": "nmf.statistics",
     "Stft": "signal.stft",
     "TrainedSeparator": "trained",
+    "activations": "tables.levels",
     "denoise": "denoising",
     "denoise_file": "denoising",
     "discover_sources": "discovery",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 __all__ = ["ClusterError", "DeviceError", "FileError", "OndesError", "printable"]
 
 
@@ -27,7 +25,7 @@ class FileError(OndesError):
     song.wav: does not exist.
     """
 
-    def __init__(self, path: str | Path, reason: str) -> None:
+    def __init__(self, path: object, reason: str) -> None:
         super().__init__(str(path), reason)
         self.path, self.reason = str(path), reason
 

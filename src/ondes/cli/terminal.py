@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from ondes.dictionary import Dictionary
     from ondes.learning import LearningProgress
+    from ondes.signal.locations import Location
+    from ondes.trained import TrainedSeparator
 
 DONE, FAILED, MISUSED, SOME_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -133,13 +136,6 @@ def share_bar(title: str) -> Iterator[Callable[[float, str], None]]:
         yield lambda share, note: progress.update(task, completed=share, note=note)
 
 
-def no_minus(_: click.Context, __: click.Parameter, given: str) -> str:
-    """The callback of an output that standard output cannot be."""
-    if given == "-":
-        raise click.BadParameter("standard output cannot hold it; give a name.")
-    return given
-
-
 @contextmanager
 def warnings_shown_by(bar: Bar) -> Iterator[None]:
     """Print every warning of the block as one line."""
@@ -148,11 +144,11 @@ def warnings_shown_by(bar: Bar) -> Iterator[None]:
         yield
 
 
-def find_recordings(inputs: Sequence[str]) -> tuple[list[Path], list[FileError]]:
+def find_recordings(inputs: Sequence[str]) -> tuple[list[Location], list[FileError]]:
     """The recordings that arguments name, and the arguments that failed, with one line each."""
     from ondes.signal import recordings
 
-    found: list[Path] = []
+    found: list[Location] = []
     failures: list[FileError] = []
     for given in inputs:
         try:
@@ -169,6 +165,27 @@ def listed(failures: Sequence[FileError]) -> dict[str, Any]:
     """How many recordings failed, and which and why, for JSON."""
     each = [{"file": failure.path, "reason": failure.reason} for failure in failures]
     return {"n_failed": len(each), "failures": each}
+
+
+def save(model: Dictionary | TrainedSeparator, output: Path, force: bool) -> bool:
+    """Whether a model could be written as `output`; if not, it is saved elsewhere."""
+    try:
+        model.save(output, force)
+    except FileError as error:
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="ondes-"))
+        except OSError:
+            raise error from None
+        rescued = folder / output.name
+        try:
+            model.save(rescued)
+        except FileError:
+            folder.rmdir()
+            raise error from None
+        reason = str(error).rstrip(".")
+        complain(f"{reason}, so the model was saved as {printable(str(rescued))}.")
+        return False
+    return True
 
 
 def load_model(path: str) -> Dictionary:

@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 from ondes.errors import FileError
 from ondes.rebatch import slices
 from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.finding import canonical_order
 from ondes.signal.frame_reader import FrameReader, Frames, HostFrameReader
-from ondes.signal.recordings import PathOrStream, RawFormat, canonical_order
+from ondes.signal.locations import Location, Part, RemotePath, as_location
+from ondes.signal.recordings import PathOrStream, RawFormat
 from ondes.signal.schedule import Position, Schedule
 from ondes.signal.segment_reader import SegmentReader
 from ondes.signal.segments import Segment, survey
@@ -179,27 +181,9 @@ class MiniBatches:
                 if not batches:
                     yield each.frames
 
-    @property
-    def seconds_done(self) -> float:
-        """Seconds of sound that the batches so far come from; see `Schedule`."""
-        return self.schedule.seconds_done
-
-    @property
-    def seconds_total(self) -> float | None:
-        """Seconds of sound in all passes; see `Schedule`."""
-        return self.schedule.seconds_total
-
-    def state(self) -> dict[str, Any]:
-        """The position after the last batch; see `Schedule.state`."""
-        return self.schedule.state()
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go to a position; see `Schedule.restore`."""
-        self.schedule.restore(state)
-
 
 def frame_batches(
-    recordings: PathOrStream | Iterable[str | Path],
+    recordings: PathOrStream | Iterable[str | Location],
     audio: AudioSettings,
     batch_size: int = 1000,
     *,
@@ -247,8 +231,8 @@ def frame_batches(
     [(8, 257), (8, 257), (1, 257)]
     """
     paths: list[PathOrStream]
-    if isinstance(recordings, (str, Path)):
-        paths = [Path(recordings)]
+    if isinstance(recordings, (str, Path, RemotePath, Part)):
+        paths = [as_location(recordings)]
     elif hasattr(recordings, "read"):
         paths = [cast(BinaryIO, recordings)]
     else:

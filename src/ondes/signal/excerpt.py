@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ondes.errors import FileError
-from ondes.signal.recordings import AudioBlocks, RawFormat, open_blocks
+from ondes.signal.locations import Location, Part, RemotePath, as_location, is_location
+from ondes.signal.recordings import AudioBlocks, PathOrStream, RawFormat, open_blocks
 
 __all__ = ["Excerpt", "open_excerpt"]
 
@@ -18,7 +18,7 @@ Samples = NDArray[np.float32]
 
 
 def open_excerpt(
-    recording: str | Path | BinaryIO,
+    recording: PathOrStream,
     *,
     start: float = 0.0,
     end: float | None = None,
@@ -59,12 +59,20 @@ def open_excerpt(
         raise ValueError(f"start={start!r} must be 0 or more, and end={end!r} after it.")
     blocks = open_blocks(recording, sr=sr, block_size=block_size, raw=raw)
     first = n_to_skip = round(start * blocks.sr)
-    if first and isinstance(recording, (str, Path)) and Path(recording).is_file():
+    if first and _is_file(recording):
         blocks.close()
         blocks = open_blocks(recording, sr=sr, block_size=block_size, start=first, raw=raw)
         n_to_skip = 0
     last = None if end is None else max(first + 1, round(end * blocks.sr))
     return Excerpt(blocks, str(recording), first, last, n_to_skip)
+
+
+def _is_file(recording: PathOrStream) -> bool:
+    if not is_location(recording):
+        return False
+    location = as_location(cast(str | Location, recording))
+    location = location.path if isinstance(location, Part) else location
+    return isinstance(location, RemotePath) or location.is_file()
 
 
 class Excerpt:

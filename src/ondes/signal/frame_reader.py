@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ondes.errors import FileError
+from ondes.rebatch import slices
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.pcm import in_range, to_float
 from ondes.signal.segments import Segment
@@ -20,6 +21,8 @@ from ondes.signal.stft import Stft
 __all__ = ["FrameBuffer", "FrameReader", "FramesRead", "HostFrameReader", "SampleReader"]
 
 Frames = NDArray[np.float32]
+
+FRAMES_MOVED_AT_ONCE = 256
 
 
 class SampleReader(Protocol):
@@ -164,6 +167,8 @@ class FrameBuffer:
         """Of the frames from the number `first` on, leave out those that are not kept."""
         if is_kept.all():
             return
-        kept = self.frames[first:][is_kept]
-        self._n = first + len(kept)
-        self._room[first : self._n] = kept
+        n, self._n = self._n, first
+        for rows in slices(n - first, FRAMES_MOVED_AT_ONCE):  # a copy of all would be large
+            kept = self._room[first:n][rows][is_kept[rows]]
+            self._room[self._n : self._n + len(kept)] = kept
+            self._n += len(kept)

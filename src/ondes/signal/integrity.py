@@ -1,19 +1,19 @@
-"""Is a file complete? libsndfile reads what is left of a truncated one and reports nothing."""
+"""Is a file complete? libsndfile reads what is left of a truncated one and reports nothing.
+
+The position in the file is moved by everything here.
+"""
 
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal
 
 from ondes.errors import FileError
 
 __all__ = [
     "check_header",
     "check_length",
-    "is_chained_ogg",
     "is_length_known",
     "is_mpeg",
     "is_truncated",
@@ -40,43 +40,26 @@ def check_header(path: str | Path, sr: int, channels: int) -> None:
         raise FileError(path, f"has {channels} channels in its header, more than {MAX_CHANNELS}")
 
 
-def check_length(path: Path, n_samples: int | None) -> None:
+def check_length(path: str | Path, n_samples: int | None, n_bytes: int) -> None:
     """Refuse a length that no file of this size can hold: planning for it would fill the memory."""
-    if n_samples is not None and n_samples > MAX_SAMPLES_PER_BYTE * path.stat().st_size:
+    if n_samples is not None and n_samples > MAX_SAMPLES_PER_BYTE * n_bytes:
         raise FileError(
             path, f"is damaged: its header claims {n_samples} samples, more than its bytes can hold"
         )
 
 
-def is_truncated(path: Path) -> bool:
-    """Whether a WAV, RF64, W64, AIFF or Ogg file ends before its header says."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        magic = file.read(4)
-        file.seek(0)
-        if magic in (b"RIFF", b"RF64"):
-            return _chunk_exceeds_file(file, size, b"data", "little")
-        if magic == b"FORM":
-            return _chunk_exceeds_file(file, size, b"SSND", "big")
-        if magic == b"riff":
-            return int.from_bytes(file.read(24)[16:], "little") > size
-        if magic == b"OggS":
-            last = deque(_ogg_pages(file), maxlen=1)
-            return not last or last[0].end != size or not last[0].ends_stream
-    return False
-
-
-def is_chained_ogg(path: Path) -> bool:
-    """Whether several Ogg streams follow one another: libsndfile reads only the first."""
-    with path.open("rb") as file:
-        if file.read(4) != b"OggS":
-            return False
-        file.seek(0)
-        begun = False
-        for page in _ogg_pages(file):
-            if page.begins_stream and begun:
-                return True
-            begun = begun or not page.begins_stream
+def is_truncated(file: BinaryIO) -> bool:
+    """Whether a WAV, RF64, W64 or AIFF file ends before its header says."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    magic = file.read(4)
+    file.seek(0)
+    if magic in (b"RIFF", b"RF64"):
+        return _chunk_exceeds_file(file, size, b"data", "little")
+    if magic == b"FORM":
+        return _chunk_exceeds_file(file, size, b"SSND", "big")
+    if magic == b"riff":
+        return int.from_bytes(file.read(24)[16:], "little") > size
     return False
 
 
@@ -85,36 +68,33 @@ def is_length_known(length: int) -> bool:
     return length not in UNKNOWN_LENGTHS
 
 
-def is_mpeg(path: Path) -> bool:
+def is_mpeg(file: BinaryIO) -> bool:
     """Whether a file begins, after its tags, as MP3 and AAC do."""
-    with path.open("rb") as file:
-        _skip_id3(file)
-        head = file.read(2)
+    _skip_id3(file)
+    head = file.read(2)
     return len(head) == 2 and head[0] == 0xFF and head[1] >= 0xE0
 
 
-def mp3_has_length(path: Path) -> bool:
+def mp3_has_length(file: BinaryIO) -> bool:
     """Whether the first frame of an MP3 holds the number of frames (Xing, Info or VBRI)."""
-    with path.open("rb") as file:
-        _skip_id3(file)
-        head = file.read(4096)
+    _skip_id3(file)
+    head = file.read(4096)
     return any(tag in head for tag in (b"Xing", b"Info", b"VBRI"))
 
 
-def mp3_n_samples(path: Path) -> int:
+def mp3_n_samples(file: BinaryIO) -> int:
     """Count the samples of an MP3, from frame header to frame header."""
-    n_samples, size = 0, path.stat().st_size
-    with path.open("rb") as file:
-        _skip_id3(file)
-        while len(header := file.read(4)) == 4:
-            length, samples = _mp3_frame(header)
-            if length:
-                n_samples += samples
-                file.seek(length - 4, os.SEEK_CUR)
-                if file.tell() > size:
-                    return n_samples - samples
-            else:
-                file.seek(-3, os.SEEK_CUR)
+    n_samples, size = 0, file.seek(0, os.SEEK_END)
+    _skip_id3(file)
+    while len(header := file.read(4)) == 4:
+        length, samples = _mp3_frame(header)
+        if length:
+            n_samples += samples
+            file.seek(length - 4, os.SEEK_CUR)
+            if file.tell() > size:
+                return n_samples - samples
+        else:
+            file.seek(-3, os.SEEK_CUR)
     return n_samples
 
 
@@ -135,20 +115,8 @@ def _chunk_exceeds_file(file: BinaryIO, size: int, wanted: bytes, order: Order) 
     return False
 
 
-class _OggPage(NamedTuple):
-    begins_stream: bool
-    ends_stream: bool
-    end: int
-
-
-def _ogg_pages(file: BinaryIO) -> Iterator[_OggPage]:
-    while len(header := file.read(27)) == 27 and header[:4] == b"OggS":
-        body = sum(file.read(header[26]))
-        flags = header[5]
-        yield _OggPage(bool(flags & 2), bool(flags & 4), file.seek(body, os.SEEK_CUR))
-
-
 def _skip_id3(file: BinaryIO) -> None:
+    file.seek(0)
     head = file.read(10)
     length = 0
     if head[:3] == b"ID3":

@@ -1,13 +1,10 @@
-"""Recordings: find them, and read them in blocks of samples at constant memory."""
+"""Recordings, read in blocks of samples at constant memory."""
 
 from __future__ import annotations
 
-import glob
 import math
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO, Self
 
 import numpy as np
@@ -17,13 +14,18 @@ from numpy.typing import NDArray
 from ondes.errors import FileError
 from ondes.rebatch import rebatch
 from ondes.signal.decoders import Decoder, open_decoder
+from ondes.signal.finding import canonical_order, find_recordings
+from ondes.signal.locations import Location, Part, RemotePath, as_location, is_location
 from ondes.signal.pcm import RawFormat
 
 __all__ = [
     "AudioBlocks",
     "AudioInfo",
+    "Location",
+    "Part",
     "PathOrStream",
     "RawFormat",
+    "RemotePath",
     "canonical_order",
     "find_recordings",
     "open_blocks",
@@ -32,78 +34,9 @@ __all__ = [
 ]
 
 Samples = NDArray[np.float32]
-PathOrStream = str | Path | BinaryIO
+PathOrStream = str | Location | BinaryIO
 
 RESAMPLER_WARM_UP = 4096  # samples after which soxr's output no longer depends on where it began
-
-SUFFIXES = tuple(
-    f".{suffix}"
-    for suffix in (
-        *("wav", "wave", "flac", "ogg", "oga", "opus", "aif", "aiff", "aifc", "au", "caf"),
-        *("w64", "rf64", "mp3", "mp2", "m4a", "m4b", "aac", "wma"),
-        *("mp4", "m4v", "mov", "mkv", "mka", "webm", "avi"),
-    )
-)
-
-
-def find_recordings(inputs: str | Path | Iterable[str | Path]) -> list[Path]:
-    """List the recordings that files, folders and globs name, each once, in a canonical order.
-
-    Parameters
-    ----------
-    inputs : str, Path, or iterable of these
-        Files, folders (searched recursively, by suffix) and globs (``**`` matches folders).
-        ``-``, standard input, stays as it is.
-
-    Returns
-    -------
-    list of Path
-        Sorted by absolute path, whatever the order of `inputs`.
-
-    Raises
-    ------
-    FileError
-        Where a file is missing, or a folder or glob has no recording.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for name in ("b.wav", "a.flac", "notes.txt"):
-    ...         Path(folder, name).touch()
-    ...     [path.name for path in find_recordings(folder)]
-    ['a.flac', 'b.wav']
-    """
-    if isinstance(inputs, (str, Path)):
-        inputs = [inputs]
-    return canonical_order(path for given in inputs for path in _expand(given))
-
-
-def canonical_order(paths: Iterable[str | Path]) -> list[Path]:
-    """Each path once, sorted by absolute path; of several spellings, always the same one."""
-    spellings: dict[Path, Path] = {}
-    for path in map(Path, paths):
-        key = path.resolve()
-        spellings[key] = min(path, spellings.get(key, path))
-    return [spellings[key] for key in sorted(spellings)]
-
-
-def _expand(given: str | Path) -> list[Path]:
-    path = Path(given)
-    if path.is_dir():
-        found = [p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file()]
-        if not found:
-            raise FileError(path, "has no recordings in it")
-        return found
-    if str(given) == "-" or os.path.lexists(path):
-        return [path]
-    if not glob.has_magic(str(given)):
-        raise FileError(path, "does not exist")
-    matches = [Path(name) for name in glob.glob(str(given), recursive=True)]  # noqa: PTH207
-    files = [match for match in matches if match.is_file()]
-    if not files:
-        raise FileError(path, "matches no files")
-    return files
 
 
 @dataclass(frozen=True)
@@ -112,7 +45,7 @@ class AudioInfo:
 
     Attributes
     ----------
-    path : Path
+    path : Path, RemotePath or Part
     sr : int
         Samples per second.
     channels : int
@@ -124,7 +57,7 @@ class AudioInfo:
         Whether reading can begin at any sample.
     """
 
-    path: Path
+    path: Location
     sr: int
     channels: int
     n_samples: int | None
@@ -137,12 +70,12 @@ class AudioInfo:
         return None if self.n_samples is None else self.n_samples / self.sr
 
 
-def probe(path: str | Path, raw: RawFormat | None = None) -> AudioInfo:
+def probe(path: str | Location, raw: RawFormat | None = None) -> AudioInfo:
     """Read the header of a recording.
 
     Parameters
     ----------
-    path : str or Path
+    path : str, Path, RemotePath or Part
     raw : RawFormat, optional
         The format of samples that have no header.
 
@@ -162,11 +95,8 @@ def probe(path: str | Path, raw: RawFormat | None = None) -> AudioInfo:
     """
     decoder = open_decoder(path, raw)
     try:
-        n_samples = decoder.n_samples
-        if raw is not None and Path(path).is_file():
-            n_samples = Path(path).stat().st_size // raw.bytes_per_sample
-        facts = (decoder.sr, decoder.channels, n_samples, decoder.format, decoder.is_seek_exact)
-        return AudioInfo(Path(path), *facts)
+        facts = (decoder.sr, decoder.channels, decoder.n_samples, decoder.format)
+        return AudioInfo(as_location(path), *facts, seekable=decoder.is_seek_exact)
     finally:
         decoder.close()
 
@@ -227,8 +157,8 @@ class AudioBlocks:
         if start and self._decoder.is_seek_exact and (is_native or not self._is_start_exact):
             to_skip -= self._seek(start)
         for block in self._decoded() if is_native else self._resampled():
-            if len(block) > to_skip:
-                yield block[to_skip:]
+            if len(block) > to_skip:  # a decoder's buffer is written to again
+                yield block[to_skip:].copy() if is_native else block[to_skip:]
             to_skip = max(0, to_skip - len(block))
 
     def _seek(self, start: int) -> int:
@@ -244,16 +174,19 @@ class AudioBlocks:
     def _resampled(self) -> Iterator[Samples]:
         resampler = soxr.ResampleStream(self._decoder.sr, self.sr, self.channels, dtype="float32")
         for block in self._decoded():
-            yield resampler.resample_chunk(block)
+            yield resampler.resample_chunk(np.ascontiguousarray(block))
         yield resampler.resample_chunk(np.zeros((0, self.channels), np.float32), last=True)
 
     def _decoded(self) -> Iterator[Samples]:
+        """Samples at the recording's own rate, each block valid until the next."""
         while len(samples := self._decoder.read()):
-            if not np.isfinite(samples).all():
+            with np.errstate(over="ignore", invalid="ignore"):
+                is_finite = np.isfinite(samples.sum()) or np.isfinite(samples).all()
+            if not is_finite:
                 where = f"{self._n_read / self._decoder.sr:.1f} s in"
                 raise FileError(self._name, f"has NaN or infinite samples, {where} or soon after")
             self._n_read += len(samples)
-            yield samples.copy()
+            yield samples
 
 
 def _in_blocks_of(size: int, blocks: Iterator[Samples]) -> Iterator[Samples]:
@@ -279,12 +212,13 @@ def open_blocks(
     start: int = 0,
     raw: RawFormat | None = None,
     is_start_exact: bool = True,
+    is_known: bool = False,
 ) -> AudioBlocks:
     """Open a recording and read it in float32 blocks (n, n_channels), at constant memory.
 
     Parameters
     ----------
-    recording : str, Path or binary stream
+    recording : str, Path, RemotePath, Part or binary stream
         A file; ``-`` for standard input; a pipe. Pipes and streams carry WAV or `raw` samples.
     sr : int, optional
         Sampling rate of the blocks, the recording's own if not given.
@@ -298,6 +232,8 @@ def open_blocks(
     is_start_exact : bool
         If False, reading a resampled recording may begin shortly before `start` rather than at its
         beginning; the samples are then the same up to rounding.
+    is_known : bool
+        Whether `probe` found the recording seekable: it is then not looked through again.
 
     Returns
     -------
@@ -321,11 +257,10 @@ def open_blocks(
             "block_size and sr must be at least 1 and start at least 0, "
             f"not {block_size}, {sr}, {start}."
         )
-    is_path = isinstance(recording, (str, Path))
-    name = str(recording if is_path else getattr(recording, "name", "stream"))
+    named = recording if is_location(recording) else getattr(recording, "name", "stream")
     return AudioBlocks(
-        open_decoder(recording, raw),
-        name,
+        open_decoder(recording, raw, is_known),
+        str(named),
         sr=sr,
         block_size=block_size,
         start=start,

@@ -34,6 +34,8 @@ class RecordingReader:
     raw : RawFormat, optional
         The format of samples that have no header.
     first : int
+    is_known : bool
+        Whether the recording was found seekable.
 
     Attributes
     ----------
@@ -49,6 +51,7 @@ class RecordingReader:
         audio: AudioSettings,
         raw: RawFormat | None = None,
         first: int = 0,
+        is_known: bool = False,
     ) -> None:
         self.place = first
         self.failure: FileError | None = None
@@ -64,6 +67,7 @@ class RecordingReader:
                 start=self._n_samples,
                 raw=raw,
                 is_start_exact=False,
+                is_known=is_known,
             )
             self._channels = self._blocks.channels
         except FileError as error:
@@ -228,9 +232,10 @@ class SegmentReader:
         if file in self._broken:
             return
         reader = self._open.pop(file, None)
-        if reader is None or reader.place != first:
-            reader = RecordingReader(self._paths[file], self._audio, self._raw, first)
         recording, end = self._recordings[file], first + n_frames
+        if reader is None or reader.place != first:
+            path, is_known = self._paths[file], recording.seekable
+            reader = RecordingReader(path, self._audio, self._raw, first, is_known)
         is_last = recording.n_frames is not None and end >= recording.n_frames
         with contextlib.ExitStack() as closed_unless_kept:
             closed_unless_kept.callback(reader.close)

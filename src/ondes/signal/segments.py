@@ -12,20 +12,25 @@ import os
 import stat
 import zlib
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ondes.errors import FileError
+from ondes.rebatch import slices
+from ondes.signal import remote
 from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.locations import Location, Part, RemotePath, as_location, is_location
 from ondes.signal.recordings import PathOrStream, RawFormat, probe
 
 __all__ = ["PassOrder", "Recording", "Segment", "is_stream", "survey"]
 
 MARKED_BYTES = 4096
+N_LOOKING, N_LOOKING_AFAR = 4, 32  # recordings at a time, on disks and at URLs
+LOOKED_AT_ONCE = 4096
 
 
 class Segment(NamedTuple):
@@ -36,7 +41,7 @@ class Segment(NamedTuple):
     n_frames: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Recording:
     """What is known of a recording before it is read.
 
@@ -73,10 +78,15 @@ class Recording:
 
 def is_stream(recording: PathOrStream) -> bool:
     """Whether a recording can be read only once, from its beginning: a stream, a pipe, a device."""
-    if not isinstance(recording, (str, Path)) or str(recording) == "-":
+    if not is_location(recording) or str(recording) == "-":
         return True
+    location = as_location(cast(str | Location, recording))
+    if isinstance(location, Part):
+        return is_stream(location.path)
+    if isinstance(location, RemotePath):
+        return False
     try:
-        mode = Path(recording).stat().st_mode
+        mode = location.stat().st_mode
     except OSError:
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
@@ -105,26 +115,43 @@ def survey(
     >>> survey(["missing.wav"], AudioSettings(8000, Stft()))[0].failure.path
     'missing.wav'
     """
-    return [_look_at(recording, audio, raw) for recording in recordings]
+    given = list(recordings)
+    is_remote = any(isinstance(_place_of(each), RemotePath) for each in given[:1] + given[-1:])
+    n_threads = N_LOOKING_AFAR if is_remote else N_LOOKING
+    if len(given) < 2 * n_threads:
+        return [_look_at(each, audio, raw) for each in given]
+    with ThreadPoolExecutor(n_threads, "ondes-survey") as pool:
+        known: list[Recording] = []
+        for rows in slices(len(given), LOOKED_AT_ONCE):  # all at once would fill the memory
+            known += pool.map(lambda each: _look_at(each, audio, raw), given[rows])
+        return known
+
+
+def _place_of(recording: PathOrStream) -> object:
+    return recording.path if isinstance(recording, Part) else recording
 
 
 def _look_at(recording: PathOrStream, audio: AudioSettings, raw: RawFormat | None) -> Recording:
     if is_stream(recording):
         return Recording("stream")
-    path = Path(cast(str | Path, recording))
+    location = as_location(cast(str | Location, recording))
     try:
-        info = probe(path, raw)
+        info = probe(location, raw)
     except FileError as error:
-        return Recording(path.name, n_samples=0, sr=1, n_frames=0, failure=error)
+        return Recording(location.name, n_samples=0, sr=1, n_frames=0, failure=error)
     n_frames = None
     if info.n_samples is not None:
         n_frames = audio.stft.n_frames(round(info.n_samples * audio.sr / info.sr))
     facts = (info.sr, info.n_samples, n_frames, info.seekable)
-    return Recording(path.name, *facts, mark=_mark(path))
+    return Recording(location.name, *facts, mark=_mark(location))
 
 
-def _mark(path: Path) -> str:
+def _mark(path: Location) -> str:
     """A checksum of a file's length and of some of its bytes; all of it would take too long."""
+    if isinstance(path, Part):
+        return _mark(path.path)
+    if isinstance(path, RemotePath):
+        return remote.mark_of(path)
     if not path.is_file():  # a pipe's bytes can be read only once
         return ""
     with path.open("rb") as file:

@@ -74,6 +74,8 @@ class Stft:
     def __init__(
         self, n_fft: int = 512, hop_length: int | None = None, window: str = "hann"
     ) -> None:
+        if not isinstance(window, str):  # a number would be the parameter of a Kaiser window
+            raise ValueError(f"window={window!r} must be the name of a window.")
         if n_fft < 1:
             raise ValueError(f"n_fft must be at least 1, not {n_fft}.")
         hop = max(n_fft // 2, 1) if hop_length is None else hop_length
@@ -362,16 +364,14 @@ def mean_power(spectra: Frames, out: Samples | None = None) -> Samples:
     >>> mean_power(np.array([[[3 + 4j], [1 + 0j]]], dtype=np.complex64))
     array([[13.]], dtype=float32)
     """
-    if spectra.ndim < 3:
-        power: Samples = np.square(spectra.real, out=out)
-        power += np.square(spectra.imag)
-        return power
+    squares = np.square(np.ascontiguousarray(spectra).view(spectra.real.dtype))
+    channels = np.moveaxis(squares, 1, 0) if spectra.ndim > 2 else squares[None]
     # Channel by channel: the order of the sum, and so its bits, never varies.
-    first, *others = np.moveaxis(spectra, 1, 0)
-    power = mean_power(first, out)
-    for channel in others:
-        power += mean_power(channel)
-    power /= np.float32(1 + len(others))
+    power: Samples = np.add(channels[0, ..., ::2], channels[0, ..., 1::2], out=out)
+    for channel in channels[1:]:
+        power += channel[..., ::2] + channel[..., 1::2]
+    if len(channels) > 1:
+        power /= np.float32(len(channels))
     return power
 
 

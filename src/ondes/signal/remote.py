@@ -1,0 +1,333 @@
+"""Recordings at URLs: read in ranges, kept in a small cache, asked for again where that may help.
+
+Needs fsspec, and for some stores a package of their own.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ondes.errors import FileError
+from ondes.signal.decoder import Decoder
+from ondes.signal.locations import RemotePath
+
+__all__ = ["RemoteDecoder", "RemoteFile", "expand", "mark_of"]
+
+BLOCK_BYTES = 2**18
+MAX_AHEAD = 4  # blocks in one request, where a file is read from one to the next
+MAX_CACHED = 8  # blocks of each open file
+N_ATTEMPTS = 6
+FIRST_WAIT_S = 0.1  # doubled after every attempt
+MAX_KNOWN = 4096  # files whose size is remembered
+MAX_ARCHIVES = 16  # that stay open
+
+PACKAGES = {
+    **dict.fromkeys(("s3", "s3a"), "s3fs"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("az", "abfs", "abfss"), "adlfs"),
+    **dict.fromkeys(("http", "https"), "aiohttp"),
+    **dict.fromkeys(("sftp", "ssh"), "paramiko"),
+    "hf": "huggingface_hub",
+    "webdav": "webdav4",
+}
+# Not those that run code, name further files in their content, or write copies to a disk.
+PROTOCOLS = {*PACKAGES, "zip", "tar", "ftp", "smb", "hdfs", "memory"}
+
+Result = TypeVar("Result")
+
+
+class RemoteFile(io.RawIOBase):
+    """A file at a URL that can be read anywhere, as far as libraries in C are concerned.
+
+    Libraries that read by callbacks cannot pass an exception on: a failure is kept in `failure`,
+    and the file seems to end.
+
+    Parameters
+    ----------
+    path : RemotePath
+
+    Attributes
+    ----------
+    size : int
+    failure : FileError or None
+
+    Raises
+    ------
+    FileError
+        Where it does not exist or cannot be reached.
+    """
+
+    def __init__(self, path: RemotePath) -> None:
+        self.path, self.failure = path, None
+        self.size = _facts(path)[0]
+        self._at = self._after_last = 0
+        self._n_ahead = 1
+        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        self._handle: Any = None
+
+    failure: FileError | None
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a place, as in any file."""
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
+        self._at = max(0, origin + offset)
+        return self._at
+
+    def tell(self) -> int:
+        """The place."""
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes; fewer only at the end, or after a `failure`."""
+        end = self.size if size < 0 else min(self.size, self._at + size)
+        parts = []
+        while self._at < end and self.failure is None:
+            number, within = divmod(self._at, BLOCK_BYTES)
+            try:
+                block = self._block(number)
+            except FileError as error:
+                self.failure = error
+                break
+            part = block[within : within + end - self._at]
+            parts.append(part)
+            self._at += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def readinto(self, buffer: Any) -> int:
+        """As `read`."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._drop_handle()
+        self._blocks.clear()
+        super().close()
+
+    def _block(self, number: int) -> bytes:
+        if number in self._blocks:
+            self._blocks.move_to_end(number)
+            return self._blocks[number]
+        is_next = number == self._after_last
+        self._n_ahead = min(2 * self._n_ahead, MAX_AHEAD) if is_next else 1
+        start = number * BLOCK_BYTES
+        end = min(self.size, start + self._n_ahead * BLOCK_BYTES)
+        data = _retried(self.path, lambda: self._fetch(start, end))
+        for first in range(0, len(data), BLOCK_BYTES):
+            self._blocks[number + first // BLOCK_BYTES] = data[first : first + BLOCK_BYTES]
+        self._after_last = number + self._n_ahead
+        while len(self._blocks) > MAX_CACHED:
+            self._blocks.popitem(last=False)
+        return data[:BLOCK_BYTES]
+
+    def _fetch(self, start: int, end: int) -> bytes:
+        try:
+            if self._handle is None:
+                self._handle = _opened(self.path, self.size)
+            self._handle.seek(start)
+            data: bytes = self._handle.read(end - start)
+        except BaseException:
+            self._drop_handle()
+            raise
+        if len(data) != end - start:
+            self._drop_handle()
+            raise OSError(f"{len(data)} bytes came instead of {end - start}")
+        return data
+
+    def _drop_handle(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.close()
+
+
+class RemoteDecoder:
+    """Another decoder, of a `RemoteFile`, whose failures come out."""
+
+    def __init__(self, decoder: Decoder, file: RemoteFile) -> None:
+        self._decoder, self._file = decoder, file
+        self.sr, self.channels, self.format = decoder.sr, decoder.channels, decoder.format
+        self.n_samples, self.is_seek_exact = decoder.n_samples, decoder.is_seek_exact
+
+    def read(self) -> NDArray[np.float32]:
+        """Next samples, (n, channels)."""
+        return self._checked(self._decoder.read)
+
+    def seek(self, sample: int) -> None:
+        """Go to a sample."""
+        self._checked(lambda: self._decoder.seek(sample))
+
+    def close(self) -> None:
+        """Close the decoder and the file."""
+        self._decoder.close()
+        self._file.close()
+
+    def _checked(self, call: Callable[[], Result]) -> Result:
+        try:
+            result = call()
+        except FileError as error:
+            raise self._file.failure or error from None
+        if self._file.failure is not None:
+            raise self._file.failure
+        return result
+
+
+def mark_of(path: RemotePath) -> str:
+    """A checksum of what the store says of a file: another one in its place has another."""
+    return f"{zlib.crc32(repr(_facts(path)).encode()):08x}"
+
+
+def expand(path: RemotePath, suffixes: tuple[str, ...]) -> list[RemotePath]:
+    """The recordings that a URL names: itself, or those in a folder or of a glob.
+
+    Raises
+    ------
+    FileError
+        Where a folder cannot be listed, or has no recordings.
+    """
+    if path.suffix.lower() in suffixes and not _has_magic(path):
+        return [path]
+    system, inner = _system(path)
+    if _has_magic(path):
+        names = _retried(path, lambda: system.glob(inner))
+        found = [name for name in names if "." in name.rsplit("/", 1)[-1]]
+        kind = "matches no recordings"
+    elif path.url.split("::")[0].endswith("/") or _retried(path, lambda: system.isdir(inner)):
+        names = _retried(path, lambda: system.find(inner))
+        within = f"{inner.rstrip('/')}/" if inner.strip("/") else ""
+        found = [name for name in names if name.startswith(within)]
+        kind = "has no recordings in it, or cannot be listed; give a manifest"
+    else:
+        return [path]
+    urls = [_as_url(path, system, name) for name in found if "::" not in name]
+    recordings = [each for each in urls if each.suffix.lower() in suffixes]
+    if not recordings:
+        raise FileError(path, kind)
+    return recordings
+
+
+def _has_magic(path: RemotePath) -> bool:
+    """Whether a URL has wildcards; a question mark begins a query."""
+    return any(sign in path.url.split("::")[0] for sign in "*[")
+
+
+def _as_url(path: RemotePath, system: Any, name: str) -> RemotePath:
+    first, *rest = path.url.split("::")
+    if "://" not in name:
+        protocol = first.partition("://")[0]
+        name = f"{protocol}://{name.lstrip('/')}"
+    return RemotePath("::".join([name, *rest]))
+
+
+def _system(path: RemotePath) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it."""
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise FileError(path, "a URL needs fsspec: pip install 'ondes[remote]'") from error
+    *links, last = path.url.split("::")
+    for link in [*links, last] if "://" in last else links:  # the last may be a file here
+        protocol = link.partition("://")[0].lower()
+        if protocol not in PROTOCOLS:
+            known = ", ".join(sorted(PROTOCOLS))
+            raise FileError(path, f"has the protocol {protocol}, which is none of {known}")
+    try:
+        first, _, archive = path.url.partition("::")
+        if archive:
+            return _archive(f"{first.partition('://')[0]}://::{archive}"), first.partition("://")[2]
+        system, inner = url_to_fs(path.url)
+    except ImportError as error:
+        protocols = [link.partition("://")[0].lower() for link in path.url.split("::")]
+        missing = " ".join(sorted({PACKAGES[each] for each in protocols if each in PACKAGES}))
+        raise FileError(path, f"needs another package: pip install {missing}") from error
+    except Exception as error:  # each store has its own
+        raise FileError(path, f"cannot be opened ({_reason(error)})") from error
+    return system, inner
+
+
+@lru_cache(maxsize=MAX_ARCHIVES)
+def _archive(url: str) -> Any:
+    """An archive, whose list of contents is read once; it is closed when nobody has it any more."""
+    from fsspec.core import url_to_fs
+
+    return url_to_fs(url)[0]
+
+
+@lru_cache(maxsize=MAX_KNOWN)
+def _facts(path: RemotePath) -> tuple[int, str]:
+    """The size of a file in bytes, and whatever tells it from another one in its place."""
+    system, inner = _system(path)
+    info = _retried(path, lambda: system.info(inner))
+    if info.get("type") == "directory":
+        raise FileError(path, "is a folder, not a recording")
+    size = info.get("size")
+    if size is None or info.get("partial") is False:
+        raise FileError(path, "cannot be read in parts, its server says; download it first")
+    names = ("ETag", "etag", "mtime", "LastModified", "last_modified", "CRC")
+    return int(size), next((str(info[name]) for name in names if info.get(name)), "")
+
+
+def _opened(path: RemotePath, size: int) -> Any:
+    system, inner = _system(path)
+    options = {"cache_type": "none", "block_size": BLOCK_BYTES}
+    try:
+        return system.open(inner, "rb", size=size, **options)
+    except TypeError:  # not every store takes the size that is known
+        return system.open(inner, "rb", **options)
+
+
+def _retried(path: RemotePath, call: Callable[[], Result]) -> Result:
+    """The result of a request, repeated after a while where another attempt may succeed."""
+    for attempt in range(N_ATTEMPTS):
+        try:
+            return call()
+        except FileError:
+            raise
+        except Exception as found:  # each store has its own
+            error = _cause(found)
+            if _is_missing(error):
+                raise FileError(path, "does not exist, its server says") from error
+            if attempt == N_ATTEMPTS - 1 or _is_final(error):
+                reason = f"cannot be read ({_reason(error)}); check the address and the connection"
+                raise FileError(path, reason) from error
+        time.sleep(FIRST_WAIT_S * 2**attempt)
+    raise AssertionError
+
+
+def _cause(error: Exception) -> Exception:
+    """What fsspec calls a missing file may be a connection that was lost."""
+    is_guess = isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception)
+    return _cause(cast(Exception, error.__cause__)) if is_guess else error
+
+
+def _is_missing(error: Exception) -> bool:
+    return isinstance(error, FileNotFoundError) or getattr(error, "status", None) in (404, 410)
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether the same request would fail again: not allowed, or nothing that can be asked for."""
+    status = getattr(error, "status", None)
+    is_refused = isinstance(status, int) and 400 <= status < 500 and status not in (408, 429)
+    return is_refused or isinstance(error, (PermissionError, NotImplementedError, ImportError))
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

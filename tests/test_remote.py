@@ -1,0 +1,293 @@
+"""Recordings at URLs: what they give is what the same files give on a disk."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from loopback import serving, without_proxies
+from plain_settings import PLAIN
+
+import ondes
+from ondes.errors import FileError
+from ondes.signal import remote
+from ondes.signal.locations import Part, RemotePath
+from ondes.signal.recordings import RawFormat, find_recordings, open_blocks, probe, read
+
+pytest.importorskip("fsspec", reason="needs the extra `remote`")
+pytest.importorskip("aiohttp", reason="needs the extra `remote`")
+
+SR = 8000
+SMALL = {"sr": SR, "n_fft": 128, "hop_length": 64, **PLAIN}
+PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+FORMATS = {
+    "a.wav": {},
+    "b/c d.flac": {},
+    "b/e.ogg": {},
+    "f.opus": {"format": "OGG", "subtype": "OPUS"},
+    "g.mp3": {"format": "MP3"},
+}
+
+
+def sound(seed, seconds=40):
+    rng = np.random.default_rng(seed)
+    tone = np.sin(np.arange(seconds * SR) * rng.uniform(0.1, 2)) * 0.3
+    return tone[:, None] * [1, 0.5] + rng.uniform(-0.1, 0.1, (seconds * SR, 2))
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("album")
+    for seed, (name, how) in enumerate(FORMATS.items()):
+        (folder / name).parent.mkdir(exist_ok=True)
+        soundfile.write(folder / name, sound(seed), SR, **how)
+    (folder / "notes.txt").write_text("not a recording")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """No proxy, no waiting, and no file known from another server on the same port."""
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+    remote._facts.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def learned(album):
+    return ondes.learn(album, 4, n_passes=2, **SMALL).components.tobytes()
+
+
+def command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "ondes", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=without_proxies(),
+    )
+
+
+# ---- the same samples, the same dictionary ----
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_has_the_samples_of_the_file(album, name):
+    with serving(album) as server:
+        path = RemotePath(f"{server.url}/{name.replace(' ', '%20')}")
+        here, there = probe(album / name), probe(path)
+        facts = ("sr", "channels", "n_samples", "format", "seekable")
+        assert [getattr(there, each) for each in facts] == [getattr(here, each) for each in facts]
+        assert np.array_equal(read(path)[0], read(album / name)[0])
+        with open_blocks(path, start=100_001) as blocks:
+            assert np.array_equal(np.concatenate(list(blocks)), read(album / name)[0][100_001:])
+        part = Part(path, 3, 4)
+        assert np.array_equal(read(part)[0], read(Part(album / name, 3, 4))[0])
+
+
+def test_a_folder_on_a_web_server_gives_the_dictionary_of_the_disk(album, learned):
+    with serving(album) as server:
+        given = ondes.learn(f"{server.url}/", 4, n_passes=2, **SMALL)
+        assert given.components.tobytes() == learned
+        assert all(asked for _, _, asked in server.requests if asked is not None)
+        n_bytes = sum(path.stat().st_size for path in album.rglob("*.*"))
+        assert len(server.requests) < 100 + 6 * n_bytes / remote.BLOCK_BYTES
+
+
+def test_every_tenth_request_may_fail(album, learned):
+    with serving(album, drop_every=10) as server:
+        assert ondes.learn(f"{server.url}/", 4, n_passes=2, **SMALL).components.tobytes() == learned
+        assert len(server.requests) > 20
+
+
+@pytest.fixture(scope="module")
+def bucket(album):
+    """A folder on a store as Amazon's; the workers below know where it is."""
+    for name in ("moto", "s3fs", "flask"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed here: it is of the group `peers`")
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in PROXIES:
+            patch.delenv(name, raising=False)
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        }.items():
+            patch.setenv(name, value)
+        import s3fs
+
+        store = s3fs.S3FileSystem(skip_instance_cache=True)
+        store.mkdir("music")
+        for path in (path for path in album.rglob("*.*") if path.is_file()):
+            store.put_file(str(path), f"music/album/{path.relative_to(album).as_posix()}")
+        yield "s3://music/album"
+    server.stop()
+
+
+def test_a_bucket_gives_the_dictionary_of_the_disk(album, learned, bucket):
+    assert ondes.learn(bucket, 4, n_passes=2, **SMALL).components.tobytes() == learned
+    globbed = find_recordings(f"{bucket}/**/*.ogg")
+    assert [str(path) for path in globbed] == [f"{bucket}/b/e.ogg"]
+    with pytest.raises(FileError, match=r"gone\.wav: does not exist"):
+        probe(f"{bucket}/gone.wav")
+
+
+@pytest.fixture
+def workers(request):
+    """Two worker processes, which inherit where the bucket is."""
+    distributed = pytest.importorskip("distributed", reason="needs the extra `dask`")
+    how = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**how) as cluster, distributed.Client(cluster) as client:
+        yield client
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_two_workers_read_from_a_web_server_and_from_a_bucket(album, bucket, workers):
+    how = {"n_shards": 2, "round_size": 4096, **SMALL}
+    names = ["a.wav", "b/e.ogg"]
+    here = ondes.learn([album / name for name in names], 4, cluster="in-process", **how)
+    with serving(album, drop_every=10) as server:
+        there = ondes.learn([f"{server.url}/{name}" for name in names], 4, cluster=workers, **how)
+        n_ranges = sum(asked is not None for _, _, asked in server.requests)
+    assert n_ranges > len(names)
+    assert there.components.tobytes() == here.components.tobytes()
+    there = ondes.learn([f"{bucket}/{name}" for name in names], 4, cluster=workers, **how)
+    assert there.components.tobytes() == here.components.tobytes()
+
+
+def test_recordings_in_an_archive(album, tmp_path, learned):
+    archive = tmp_path / "album.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for name in FORMATS:
+            file.write(album / name, f"album/{name}")
+    assert ondes.learn(f"zip://album::{archive}", 4, n_passes=2, **SMALL).components.tobytes() == (
+        learned
+    )
+    with serving(tmp_path) as server:
+        path = f"zip://album/b/e.ogg::{server.url}/album.zip"
+        assert np.array_equal(read(path)[0], read(album / "b" / "e.ogg")[0])
+
+
+def test_raw_samples_from_a_url(tmp_path):
+    samples = (sound(0) * 2**14).astype("<i2")
+    (tmp_path / "a.raw").write_bytes(samples.tobytes())
+    raw = RawFormat(SR, 2)
+    with serving(tmp_path) as server:
+        path = f"{server.url}/a.raw"
+        assert probe(path, raw).n_samples == len(samples)
+        assert np.array_equal(read(path, raw=raw)[0], samples / np.float32(2**15))
+
+
+def test_commands_take_urls(album, tmp_path):
+    with serving(album) as server:
+        urls = [f"{server.url}/a.wav", f"{server.url}/b/e.ogg"]
+        how = ["-k", "4", "--sr", SR, "--n-fft", "256", "-o", tmp_path / "m.ondes", "--json"]
+        done = command("learn", *urls, *how)
+        assert (done.returncode, done.stderr) == (0, "")
+        done = command("score", *urls, "-d", tmp_path / "m.ondes", "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert [each["file"] for each in json.loads(done.stdout)["files"]] == urls
+        both = ["-d", f"a={tmp_path / 'm.ondes'}", "-d", f"b={tmp_path / 'm.ondes'}"]
+        done = command("separate", f"{server.url}/a.wav", *both, "-o", tmp_path / "out")
+        assert done.returncode == 0
+    stems = [soundfile.read(path)[0] for path in sorted((tmp_path / "out" / "a").iterdir())]
+    np.testing.assert_allclose(sum(stems), soundfile.read(album / "a.wav")[0], atol=1e-4)
+
+
+# ---- what cannot be read ----
+
+
+def test_what_is_gone_is_named_in_one_sentence(album, tmp_path):
+    with serving(album) as server:
+        gone = f"{server.url}/gone.wav"
+        done = command("learn", gone, f"{server.url}/a.wav", "-k", "2", "-o", tmp_path / "m.ondes")
+        assert done.returncode == 3
+        assert done.stderr == f"ondes: {gone}: does not exist, its server says.\n"
+    done = command("score", gone, "-d", tmp_path / "m.ondes")
+    first, *_ = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert "Connect" in first
+    assert first.startswith(f"ondes: {gone}: cannot be read (")
+    assert first.endswith("); check the address and the connection.")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("name", "raw"), [("a.wav", None), ("a.wav", RawFormat(SR, 2))])
+def test_a_server_that_dies_midway_costs_the_rest_of_its_recordings(album, monkeypatch, name, raw):
+    monkeypatch.setattr(remote, "FIRST_WAIT_S", 0.001)
+    with serving(album) as server:
+        blocks = open_blocks(f"{server.url}/{name}", block_size=None, raw=raw)
+        given = [next(blocks)]
+        server.drop_every = 1
+        with pytest.raises(FileError, match="check the address and the connection"):
+            given.extend(blocks)
+    samples = np.concatenate(given)
+    assert np.array_equal(samples, read(album / name, raw=raw)[0][: len(samples)])
+
+
+def test_a_server_without_ranges_is_named(album):
+    with serving(album, has_ranges=False) as server, pytest.raises(FileError, match="in parts"):
+        probe(f"{server.url}/a.wav")
+
+
+@pytest.mark.parametrize(
+    ("url", "hidden", "reason"),
+    [
+        ("https://h/a.wav", "fsspec.core", r"pip install 'ondes\[remote\]'"),
+        ("gs://bucket/a.wav", "gcsfs", "pip install gcsfs"),
+        ("reference://a.wav", None, "has the protocol reference, which is none of"),
+        ("file:///etc/passwd.wav", None, "has the protocol file"),
+        ("zip://a.wav::simplecache::https://h/b.zip", None, "has the protocol simplecache"),
+    ],
+)
+def test_what_is_missing_or_not_allowed_is_named(monkeypatch, url, hidden, reason):
+    if hidden is not None:
+        monkeypatch.setitem(sys.modules, hidden, None)
+    with pytest.raises(FileError, match=reason) as caught:
+        probe(url)
+    assert "\n" not in str(caught.value)
+
+
+# ---- what is never a URL ----
+
+
+def test_a_listing_leads_to_no_other_server(album, tmp_path):
+    shutil.copy(album / "a.wav", tmp_path / "own.wav")
+    with serving(album) as other:
+        links = f'<a href="{other.url}/a.wav">x</a><a href="/../a.wav">y</a>'
+        (tmp_path / "folder").mkdir()
+        shutil.move(tmp_path / "own.wav", tmp_path / "folder" / "own.wav")
+        with serving(tmp_path, more_links=links) as server:
+            found = find_recordings(f"{server.url}/folder/")
+            assert [str(path) for path in found] == [f"{server.url}/folder/own.wav"]
+        assert other.requests == []
+
+
+def test_a_file_in_a_folder_is_never_a_url(tmp_path, monkeypatch):
+    with serving(tmp_path) as server:
+        hostile = tmp_path / "songs" / server.url.replace("//", "")
+        hostile.parent.mkdir()
+        hostile = hostile.with_name(hostile.name + "a.wav")
+        soundfile.write(hostile, sound(0, 2), SR)
+        monkeypatch.chdir(tmp_path / "songs")
+        assert find_recordings(".") == [Path(hostile.name)]
+        assert np.array_equal(read(hostile.name)[0], read(hostile)[0])
+        assert server.requests == []
+
+
+def test_neither_a_password_nor_a_key_is_printed_or_kept():
+    path = RemotePath("https://me:secret@example.org/a.wav?signature=secret")
+    assert str(path) == "https://example.org/a.wav"
+    assert str(Part(path, 1)) == "https://example.org/a.wav#t=1"
