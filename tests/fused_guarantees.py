@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 
 from ondes.nmf.backends import PRECISIONS, fused, native, reference, tiles
 from ondes.nmf.backends.tiles import Tile
+from ondes.nmf.divergence import BetaDivergence
 from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import Problem, Solver
 from ondes.nmf.statistics import Statistics
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 on_a_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter rounds no product")
+KULLBACK_LEIBLER = BetaDivergence(1.0)
 TILES = [Tile(16, 16, 2, 1), Tile(32, 32, 4, 1), Tile(64, 16, 4, 2, stages=2)]
 some = settings(  # no shrinking: each example takes the interpreter a while
-    max_examples=30,
+    max_examples=50,
     suppress_health_check=[HealthCheck.too_slow],
     phases=[Phase.explicit, Phase.generate],
 )
@@ -63,6 +65,8 @@ def small_cases(draw):
         floor=draw(st.sampled_from([1e-10, 1e-6, 1e-2])),
         penalty=draw(st.sampled_from([None, None, L1(0.3), GroupLog(1.0), GroupLog(5.0, 1e-3)])),
         groups=draw(st.none() | st.just(np.arange(n_components) // 3)),
+        divergence=draw(st.sampled_from([BetaDivergence(0.0), KULLBACK_LEIBLER])),
+        sparsity=draw(st.sampled_from([0.0, 0.0, 0.5, 20.0])),
     )
 
 
@@ -82,7 +86,10 @@ def test_every_option_is_as_in_the_reference(case, tile):
         case.objective(found), case.objective(expected), rtol=1e-5, atol=1e-5
     )
     own = reference._accumulate(case.in_float64, found.astype(float), case.problem)
-    statistics = Statistics.from_sums(case.problem.dictionary, **sums._asdict(), n_frames=0.0)
+    beta = case.problem.divergence.beta
+    statistics = Statistics.from_sums(
+        case.problem.dictionary, **sums._asdict(), n_frames=0.0, beta=beta
+    )
     np.testing.assert_allclose(statistics.numerator, own.numerator, rtol=1e-4)
     np.testing.assert_allclose(statistics.denominator, own.denominator, rtol=1e-4)
     noise = 1e-6 * case.frames.values.size
@@ -90,10 +97,12 @@ def test_every_option_is_as_in_the_reference(case, tile):
 
 
 @pytest.mark.parametrize("penalty", [None, GroupLog(2.0)])
-def test_a_long_solve_ends_where_the_reference_does(penalty):
+@pytest.mark.parametrize("divergence", [BetaDivergence(0.0), KULLBACK_LEIBLER])
+def test_a_long_solve_ends_where_the_reference_does(penalty, divergence):
     solver = Solver(max_steps=25, momentum=(0.0, 0.9, 0.95, 0.99), tol=1e-3)  # large: it restarts
     groups = np.arange(20) // 2
-    case = make_case(70, 33, 20, np.float32, solver=solver, penalty=penalty, groups=groups)
+    options = {"penalty": penalty, "groups": groups, "divergence": divergence}
+    case = make_case(70, 33, 20, np.float32, solver=solver, **options)
     expected = reference.encode(case.in_float64, case.problem)
     found, _ = solve(case, tile=TILES[1])
     np.testing.assert_allclose(case.objective(found), case.objective(expected), rtol=1e-4)
@@ -160,6 +169,8 @@ def test_what_is_unsupported_is_named():
     many = replace(problem, dictionary=np.full((257, 4), 0.25))
     assert "257" in fused.unsupported(many, torch.float32)
     assert "1e-20" in fused.unsupported(replace(problem, floor=1e-20), torch.float32)
+    squares = replace(problem, divergence=BetaDivergence(2.0))
+    assert "β = 2" in fused.unsupported(squares, torch.float32)
 
 
 def test_there_is_a_tile_for_every_precision_and_size():
@@ -186,10 +197,12 @@ BOUNDS = {  # activations of spectra and of extremes, their divergence, the dive
 @pytest.mark.parametrize("extreme", [False, True])
 @pytest.mark.parametrize("n_frames", [300, 10_000])
 @pytest.mark.parametrize(("n_bins", "n_components"), [(257, 8), (513, 32), (200, 50), (64, 256)])
-def test_each_precision_keeps_its_bounds(precision, extreme, n_frames, n_bins, n_components):
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_each_precision_keeps_its_bounds(precision, extreme, n_frames, n_bins, n_components, beta):
     case = make_case(
-        n_frames, n_bins, n_components, np.float32, extreme=extreme, floor=1e-12, seed=n_bins
-    )
+        n_frames, n_bins, n_components, np.float32, extreme=extreme, floor=1e-12, seed=n_bins,
+        divergence=BetaDivergence(beta),
+    )  # fmt: skip
     expected = reference.encode(case.in_float64, case.problem)
     found, sums = solve(case, precision)
     activations, divergence, returned = BOUNDS[precision]

@@ -557,6 +557,28 @@ def test_extreme_frames_stay_finite(backend, beta, sparsity, dtype):
     assert np.isfinite(model.score_samples(frames)).all()
 
 
+@pytest.mark.parametrize("sparsity", [0.0, 2.0])
+@on_backends(BETAS)
+def test_entries_that_vanish_stay_finite(backend, beta, sparsity):
+    """A bin without any sound: its entries fall, update by update, until they underflow."""
+    rng = np.random.default_rng(0)
+    frames = rng.exponential(size=(20, 9))
+    frames[:, 4] = 0
+    rows = np.ones((3, 9)) / 8
+    rows[:, 4] = 1e-300
+    rows[0, 2] = 0
+    options = {"n_components": 3, "batch_size": 10, "n_passes": 30, "init": rows}
+    model = learned(frames, beta_loss=beta, sparsity=sparsity, backend=backend, **options)
+    assert np.isfinite(model.components_).all()
+    np.testing.assert_allclose(model.components_.sum(axis=1), 1)
+    assert (model.components_[:, 4] < 1e-12).all()
+    assert model.components_[0, 2] == 0
+    # They spoil no other entry of their row: each has moved.
+    assert (np.abs(model.components_ - rows / rows.sum(axis=1)[:, None]).max(axis=1) > 1e-3).all()
+    assert np.isfinite(model.transform(frames)).all()
+    assert np.isfinite(model.score(frames))
+
+
 # ---- PyTorch ----
 
 

@@ -268,7 +268,8 @@ print(ondes.OnlineNMF(2, n_passes=1).fit(frames).backend_)
 """
     requested = 'ondes.OnlineNMF(2, n_passes=1, backend="torch").fit(frames)'
     for last_line in (requested, "import ondes.gpu"):
-        ended = run(code + last_line, PYTHONPATH=str(tmp_path))
+        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        ended = run(code + last_line, PYTHONPATH=path)
         assert ended.stdout.strip() in ("native", "reference")
         last = ended.stderr.strip().splitlines()[-1]
         assert last.startswith("ImportError: backend='torch' needs PyTorch, which is not installed")

@@ -8,7 +8,7 @@ training: the same batches in the same order, up to rounding.
 """
 
 from ondes.gpu.batches import GpuBatches
-from ondes.gpu.frames import FrameMaker, GpuFrameReader, ShuffledFrames
+from ondes.gpu.frames import FrameMaker, GpuFrameReader
 from ondes.gpu.trainer import GpuTrainer, initialise, unsupported
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "GpuBatches",
     "GpuFrameReader",
     "GpuTrainer",
-    "ShuffledFrames",
     "initialise",
     "unsupported",
 ]

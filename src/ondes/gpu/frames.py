@@ -1,16 +1,15 @@
-"""Samples to shuffled, levelled frames, all on one device."""
+"""Samples to shuffled frames, all on one device."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.nmf.backends.devices import Tensor, memory_errors, torch, widest
+from ondes.nmf.backends.devices import Tensor, memory_errors, torch
 from ondes.nmf.divergence import Array
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.frame_reader import FramesRead, SampleReader
@@ -18,7 +17,7 @@ from ondes.signal.pcm import in_range
 from ondes.signal.segments import Segment
 from ondes.signal.silence import Loudest, is_active, loudest_of, merge
 
-__all__ = ["FrameMaker", "GpuFrameReader", "Piece", "ShuffledFrames"]
+__all__ = ["FrameMaker", "GpuFrameReader", "Piece"]
 
 INT16_FULL_SCALE = 32768
 
@@ -28,25 +27,6 @@ class Piece(NamedTuple):
 
     file: int
     samples: Array
-
-
-@dataclass(frozen=True)
-class ShuffledFrames:
-    """The non-silent frames of a round in the order they are learned from.
-
-    Attributes
-    ----------
-    power : tensor of shape (n, n_bins), float32
-    values : tensor of shape (n, n_bins), float32
-        The same, each divided by its level.
-    level : tensor of shape (n,), float64
-    batch_sizes : list of int
-    """
-
-    power: Tensor
-    values: Tensor
-    level: Tensor
-    batch_sizes: list[int]
 
 
 class GpuFrameReader:
@@ -73,18 +53,12 @@ class FrameMaker:
     Parameters
     ----------
     audio : AudioSettings
-    batch_size : int
-    background : array of shape (n_bins,) or None
-        A known variance, part of every frame's level.
     device : torch.device
     """
 
-    def __init__(
-        self, audio: AudioSettings, batch_size: int, background: Array | None, device: torch.device
-    ) -> None:
-        self._stft, self._top_db, self._batch_size = audio.stft, audio.top_db, batch_size
+    def __init__(self, audio: AudioSettings, device: torch.device) -> None:
+        self._stft, self._top_db = audio.stft, audio.top_db
         self._is_magnitude = audio.spectrum == "magnitude"
-        self._background_mean = 0.0 if background is None else float(background.mean())
         self._device = device
         self._window = torch.tensor(audio.stft.window_array, device=device)
         self._staging = torch.empty(0, dtype=torch.int16)
@@ -118,24 +92,15 @@ class FrameMaker:
     def _spectrum(self, power: Tensor) -> Tensor:
         return power.sqrt() if self._is_magnitude else power
 
-    def shuffle(self, power: Tensor, order: NDArray[np.intp]) -> ShuffledFrames:
-        """Frames in a new order, levelled as `ondes.nmf.divergence.level_frames` does."""
+    def shuffle(self, power: Tensor, order: NDArray[np.intp]) -> Tensor:
+        """Frames in a new order, for the stream that trains."""
         with memory_errors(self._device), self._own_stream():
-            power = power[self._rows(order)]
-            level = power.sum(dim=1, dtype=widest(self._device)) / power.shape[1]
-            level += self._background_mean
-            sizes = [len(part) for part in torch.split(level, self._batch_size)]
-            if self._top_db is None:  # then frames of zeros are left, and shorten their batches
-                active = level > 0
-                sizes = [int(part.sum()) for part in torch.split(active.cpu(), self._batch_size)]
-                power, level = power[active], level[active]
-            values = (power / level[:, None]).float()
+            shuffled = power[self._rows(order)]
         if self._stream is not None:
             training = torch.cuda.current_stream(self._device)
             training.wait_stream(self._stream)
-            for each in (power, values, level):
-                each.record_stream(training)
-        return ShuffledFrames(power, values, level, [n for n in sizes if n])
+            shuffled.record_stream(training)
+        return shuffled
 
     @contextlib.contextmanager
     def _own_stream(self) -> Iterator[None]:

@@ -74,7 +74,7 @@ def update(
     """
     if hasattr(factor, "reshape"):
         factor = factor.reshape(())
-    kept = past.decay(factor) + new
+    kept = past.faded_into(new, factor)
     before: Any = None
     if penalty is not None:
         moved = penalised_move(dictionary, kept, penalty)
@@ -97,8 +97,9 @@ def _move(
 ) -> ArrayOrTensor:
     """w ← w · (A / (w^(2−β) B))^θ, for the paper √(A / B). Entries without statistics stay."""
     curvature = dictionary ** max(2 - statistics.beta, 1) * statistics.denominator
-    known = (curvature > 0) & (statistics.numerator > 0)
-    ratio = xp.where(known, statistics.numerator / xp.where(known, curvature, 1.0), 1.0)
+    known = xp.minimum(curvature, statistics.numerator) > 0
+    safe = xp.where(known, curvature, 1.0)
+    ratio = xp.where(known, statistics.numerator, safe) / safe
     return dictionary * power(ratio, exponent, xp)
 
 

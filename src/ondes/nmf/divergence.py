@@ -125,6 +125,8 @@ def itakura_saito(target: Array, model: Array) -> Array:
 class LevelledFrames:
     """The non-silent frames, each divided by its level: what a backend works on.
 
+    Of frames given as a tensor, all of these are tensors.
+
     Attributes
     ----------
     values : array of shape (n_active, n_bins), float32 or float64, mean near one
@@ -146,9 +148,16 @@ class LevelledFrames:
 
     def spread(self, rows: Array) -> Array:
         """One row per given frame, from one per active frame; silent frames get zeros."""
-        whole = np.zeros((len(self.active), *rows.shape[1:]), dtype=rows.dtype)
+        shape = (len(self.active), *rows.shape[1:])
+        if shape[0] == len(rows):
+            return rows
+        # A tensor makes its zeros itself, on its own device.
+        whole: Any = (
+            np.zeros(shape, rows.dtype) if isinstance(rows, np.ndarray) else rows.new_zeros(shape)
+        )
         whole[self.active] = rows
-        return whole
+        spread: Array = whole
+        return spread
 
 
 def level_frames(frames: Array, background: Array | None = None) -> LevelledFrames:

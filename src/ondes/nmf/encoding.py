@@ -9,18 +9,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from joblib import effective_n_jobs
 
 from ondes.nmf import backends
-from ondes.nmf.backends import NAMES, PRECISIONS, Backend, reference
+from ondes.nmf.backends import NAMES, PRECISIONS, Backend, reference, tensors
 from ondes.nmf.divergence import Array, LevelledFrames, level_frames
 from ondes.nmf.problem import Problem
 from ondes.nmf.statistics import Statistics
 from ondes.rebatch import slices
 
 __all__ = ["Compute", "Encoding", "encode", "encode_blocks", "summarise"]
+
+TENSOR_BLOCK = 2**25  # entries of a tensor at a time
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class Encoding:
-    """Frames and their activations.
+    """Frames and their activations: tensors where the frames were given as one.
 
     Attributes
     ----------
@@ -103,12 +106,18 @@ class Encoding:
 
     def full(self) -> Array:
         """Activations in the data's units, shape (n_frames, n_components), zero in silence."""
-        scaled = self.activations * self.levelled.level[:, None]
-        return self.levelled.spread(scaled.astype(self.activations.dtype))
+        scaled: Any = self.activations * self.levelled.level[:, None]
+        dtype: Any = self.activations.dtype
+        is_tensor = tensors.is_tensor(scaled)
+        return self.levelled.spread(scaled.to(dtype) if is_tensor else scaled.astype(dtype))
 
     def divergences(self) -> Array:
         """The divergence of each frame from its model, shape (n_frames,), zero in silence."""
-        each = reference.divergences(self.levelled, self.activations, self.problem)
+        if tensors.is_tensor(self.activations):
+            from ondes.nmf.backends.torch import divergences
+        else:
+            divergences = reference.divergences
+        each = divergences(self.levelled, self.activations, self.problem)
         return self.levelled.spread(each)
 
 
@@ -118,6 +127,7 @@ def encode(frames: Array, problem: Problem, compute: Compute | None = None) -> E
     Parameters
     ----------
     frames : array of shape (n_frames, n_bins), nonnegative, float32 or float64
+        Or a tensor, where the backend is PyTorch.
     problem : Problem
     compute : Compute, optional
 
@@ -136,15 +146,19 @@ def encode(frames: Array, problem: Problem, compute: Compute | None = None) -> E
 
 
 def encode_blocks(
-    frames: Array, problem: Problem, compute: Compute | None = None, size: int = 4096
+    frames: Array, problem: Problem, compute: Compute | None = None, size: int | None = None
 ) -> Iterator[tuple[slice, Encoding]]:
     """Encode long inputs, `size` frames at a time: memory beyond the input stays constant.
 
-    Yields the rows of each block and its `Encoding`; parameters are those of `encode`.
+    Yields the rows of each block and its `Encoding`; parameters are those of `encode`. By default
+    blocks of an array have 4096 frames, and those of a tensor as many as occupy a GPU.
     """
     compute = compute or Compute()
     _check_dictionary(problem)
     backend = compute.backend_for(problem, len(frames))
+    if size is None:
+        is_tensor = tensors.is_tensor(frames)
+        size = max(4096, TENSOR_BLOCK // frames.shape[1]) if is_tensor else 4096
     for rows in slices(len(frames), size):
         yield rows, _encode(frames[rows], problem, backend, compute.n_threads)
 
@@ -162,7 +176,7 @@ def summarise(
         Activations to start from; by default each frame's own fresh start.
     """
     _check_dictionary(problem)
-    levelled = level_frames(frames, problem.background)
+    levelled = _level(frames, problem)
     backend = compute.backend_for(problem, len(frames))
     if start is not None:
         start = start[levelled.active]
@@ -176,6 +190,12 @@ def _check_dictionary(problem: Problem) -> None:
 
 
 def _encode(frames: Array, problem: Problem, backend: Backend, n_threads: int) -> Encoding:
-    levelled = level_frames(frames, problem.background)
+    levelled = _level(frames, problem)
     activations = backend.encode(levelled, problem, None, n_threads)
     return Encoding(levelled, activations, problem, backend.NAME)
+
+
+def _level(frames: Array, problem: Problem) -> LevelledFrames:
+    if tensors.is_tensor(frames):
+        return tensors.level(cast(Any, frames), problem.background)
+    return level_frames(frames, problem.background)

@@ -7,22 +7,23 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from ondes.nmf import encoding, passes
-from ondes.nmf.dictionary_update import update
+from ondes.nmf.backends import tensors
 from ondes.nmf.divergence import Array
-from ondes.nmf.encoding import Encoding
 from ondes.nmf.forgetting import Forgetting, PerPass
+from ondes.nmf.host_trainer import HostTrainer
 from ondes.nmf.initialisation import first_dictionary
 from ondes.nmf.penalties import ActivationPenalty, DictionaryPenalty
 from ondes.nmf.problem import Solver
 from ondes.nmf.settings import Settings
-from ondes.nmf.statistics import Statistics
+from ondes.nmf.statistics import Statistics, Trained
 from ondes.nmf.transformer import DictionaryTransformer
 from ondes.nmf.warm_restarts import StoredActivations
-from ondes.rebatch import rebatch, slices
+from ondes.rebatch import rebatch
 
 __all__ = ["OnlineNMF"]
 
@@ -225,7 +226,8 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
         Parameters
         ----------
         X : array or memory-map of shape (n_frames, n_bins), or an iterable of such arrays
-            An iterable is read once per pass and never held whole.
+            An iterable is read once per pass and never held whole. With ``backend="torch"`` also
+            a tensor, or any array with DLPack.
         y : ignored
         """
         settings = self.settings
@@ -235,9 +237,7 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
         else:
             frames = self._validate(X, settings, reset=True)
             self._initialise(frames, settings)
-            stored = None
-            if settings.restarts == "warm":
-                stored = StoredActivations(len(frames), settings.n_components, frames.dtype)
+            stored = passes.stored_activations(frames, settings)
             changes = partial(self._pass_over_array, frames, stored, settings)
 
         def one_pass(number: int) -> bool:
@@ -254,24 +254,17 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
         order = np.arange(len(frames))
         if settings.shuffle:
             order = self.random_state_.permutation(len(frames))
-        for rows in slices(len(frames), settings.batch_size or len(frames)):
-            visited = order[rows]
-            start = stored.recall(visited) if stored is not None and number > 1 else None
-            encoded, statistics = self._summarise(frames[visited], settings, start)
-            if stored is not None:
-                stored.keep(visited[encoded.levelled.active], encoded.activations)
-            change, scale = self._absorb(statistics, settings, len(frames))
-            if stored is not None:
-                stored.rescale(scale)
+        for _, change in self._train(frames, settings, order, len(frames), stored):
             yield change
 
     def _pass_over_iterable(
         self, arrays: Iterable[Any], settings: Settings, number: int
     ) -> Iterator[float]:
         """One pass; yields how far each update moved the dictionary."""
-        batch = None
-        for batch in rebatch(self._frames(arrays, settings, number), settings.batch_size or 1):
-            yield self._learn(batch, settings)
+        batch, size = None, passes.at_once(settings)
+        for batch in rebatch(self._frames(arrays, settings, number), size):
+            for _, change in self._train(batch, settings):
+                yield change
         if batch is None:
             raise ValueError("The iterable given to fit holds no frames; give some.")
 
@@ -279,7 +272,7 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
         """The checked arrays of an iterable, each permuted; the first active one initialises."""
         is_first = number == 1
         for array in arrays:
-            frames = self._validate(array, settings, reset=is_first)
+            frames = tensors.on_host(self._validate(array, settings, reset=is_first))
             if is_first or not self.is_initialised_:
                 self._initialise(frames, settings)
             is_first = False
@@ -297,8 +290,7 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
         ----------
         X : array of shape (n_frames, n_bins)
         """
-        settings = self.settings
-        self._initialise(self._validate(X, settings, reset=True), settings)
+        self._initialise(self._validate(X, self.settings, reset=True), self.settings)
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -311,14 +303,26 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
         X : array of shape (n_frames, n_bins)
         y : ignored
         """
+        self.learn_batches(X)
+        return self
+
+    def learn_batches(self, X: Any) -> tuple[float, float]:
+        """What `partial_fit` does; returns the number of non-silent frames and their divergence.
+
+        Parameters
+        ----------
+        X : array of shape (n_frames, n_bins)
+        """
         settings = self.settings
         is_first = not hasattr(self, "components_")
         frames = self._validate(X, settings, reset=is_first)
         if is_first or not self.is_initialised_:
             self._initialise(frames, settings)
-        for rows in slices(len(frames), settings.batch_size or len(frames)):
-            self._learn(frames[rows], settings)
-        return self
+        n_frames, divergence = 0.0, 0.0
+        for trained, _ in self._train(frames, settings):
+            n_frames += trained.n_frames
+            divergence += trained.divergence
+        return n_frames, divergence
 
     def summarise(self, X: Any) -> Statistics:
         """What an update of the present dictionary needs of these frames; changes nothing.
@@ -346,44 +350,40 @@ class OnlineNMF(passes.CallbackSupportMixin, DictionaryTransformer):  # type: ig
             N of the paper's forgetting r^(β/N), where the set is finite.
         """
         check_is_fitted(self)
-        self._absorb(statistics, self.settings, n_frames_in_set)
+        trainer = HostTrainer(self.settings)
+        trainer.load(self.components_, self.statistics_, self.n_frames_seen_)
+        trainer.absorb(statistics, n_frames_in_set)
+        if statistics.n_frames:
+            self._take_over(trainer, self.backend_)
         return self
 
-    def _learn(self, batch: Array, settings: Settings) -> float:
-        """One update; returns how far the dictionary moved."""
-        return self._absorb(self._summarise(batch, settings)[1], settings)[0]
+    def _train(
+        self,
+        frames: Array,
+        settings: Settings,
+        order: NDArray[np.intp] | None = None,
+        n_frames_in_set: int | None = None,
+        stored: StoredActivations | None = None,
+    ) -> Iterator[tuple[Trained, float]]:
+        """One update per batch; yields what they were made from, and how far rows moved."""
+        trainer = passes.trainer(settings, frames, getattr(self, "_trainer", None), stored)
+        self._trainer = None if isinstance(trainer, HostTrainer) else trainer
+        watched = self.callback is not None or bool(settings.tol)
+        for part, rows in passes.portions(trainer, frames, order, settings.batch_size, watched):
+            before = self.components_
+            trainer.load(before, self.statistics_, self.n_frames_seen_)
+            trained = trainer.train(part, rows, n_frames_in_set)
+            if not trained.n_frames:
+                yield trained, np.inf
+                continue
+            self._take_over(trainer, trainer.backend)
+            yield trained, float(np.linalg.norm(self.components_ - before))
 
-    def _summarise(
-        self, batch: Array, settings: Settings, start: Array | None = None
-    ) -> tuple[Encoding, Statistics]:
-        problem = settings.problem(self.components_)
-        encoded, statistics = encoding.summarise(batch, problem, settings.compute, start)
-        self.backend_ = encoded.backend
-        return encoded, statistics
-
-    def _absorb(
-        self, statistics: Statistics, settings: Settings, n_frames_in_set: int | None = None
-    ) -> tuple[float, Array]:
-        """Returns how far the dictionary moved, and what its rows were divided by."""
-        before, n_new = self.components_, statistics.n_frames
-        if n_new == 0:
-            return np.inf, np.ones(len(before))
-        n_seen = self.n_frames_seen_ + settings.prior_frames  # the prior fades like so many frames
-        factor = settings.forgetting.factor(n_seen, n_new, n_frames_in_set)
-        self.components_, self.statistics_, scale = update(
-            before,
-            self.statistics_,
-            statistics,
-            factor,
-            exponent=settings.dictionary_exponent,
-            n_fixed=settings.n_fixed,
-            penalty=settings.dictionary_penalty,
-            is_sparse=settings.sparsity > 0,
-        )
-        self.n_frames_seen_ += round(n_new)
+    def _take_over(self, trainer: passes.Trainer, backend: str) -> None:
+        self.components_, self.statistics_ = trainer.fetch()
+        self.n_frames_seen_, self.backend_ = trainer.n_frames_seen, backend
         if self.callback is not None:
             self.callback(self)
-        return float(np.linalg.norm(self.components_ - before)), scale
 
     def _initialise(self, frames: Array, settings: Settings) -> None:
         """Forget everything; the first dictionary comes from these frames."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from ondes.nmf.backends import tensors
 from ondes.nmf.divergence import Array, level_frames
 from ondes.nmf.settings import Settings
 
@@ -20,7 +23,7 @@ def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomSta
 
     Parameters
     ----------
-    frames : array of shape (n_frames, n_bins), nonnegative
+    frames : array or tensor of shape (n_frames, n_bins), nonnegative
         Silent ones are not drawn.
     settings : Settings
     rng : numpy RandomState
@@ -34,10 +37,11 @@ def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomSta
         return np.concatenate([fixed, given])
     n_drawn = settings.n_components - len(fixed)
     n_candidates = max(LEAST_CANDIDATES, CANDIDATES_PER_ROW * n_drawn)
-    active = np.flatnonzero(frames.any(axis=1))
-    candidates = frames[rng.permutation(active)[:n_candidates]]
+    is_active: Any = frames.any(axis=1)
+    active = np.flatnonzero(is_active.cpu() if tensors.is_tensor(is_active) else is_active)
+    candidates = tensors.rows_of(frames, rng.permutation(active)[:n_candidates])
     levelled = level_frames(candidates, settings.background(frames.shape[1])).values
-    positive = levelled + frames.dtype.type(settings.noise_floor)
+    positive = levelled + levelled.dtype.type(settings.noise_floor)
     draw = random_frames if settings.init == "random" else cluster_centres
     return np.concatenate([fixed, draw(positive, n_drawn, rng)])
 

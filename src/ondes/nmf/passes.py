@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ondes.nmf.backends import tensors
+from ondes.nmf.divergence import Array
+from ondes.nmf.host_trainer import HostTrainer
 from ondes.nmf.settings import Settings
+from ondes.nmf.statistics import Statistics, Trained
+from ondes.nmf.warm_restarts import StoredActivations
+from ondes.rebatch import slices
 
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks
@@ -17,7 +26,87 @@ except ImportError:  # scikit-learn before 1.9
         """There are no callbacks to support."""
 
 
-__all__ = ["CallbackSupportMixin", "check_iterable", "is_iterable_of_arrays", "run"]
+__all__ = [
+    "CallbackSupportMixin",
+    "Trainer",
+    "at_once",
+    "check_iterable",
+    "is_iterable_of_arrays",
+    "portions",
+    "run",
+    "stored_activations",
+    "trainer",
+]
+
+
+BATCHES_AT_ONCE = 64  # of an iterable, that a device is given
+
+
+class Trainer(Protocol):
+    """What makes the updates: a `HostTrainer` or a `DeviceTrainer`."""
+
+    backend: str
+    n_frames_seen: int
+
+    def load(self, components: Array, statistics: Statistics, n_frames_seen: int) -> None:
+        """Go on from here."""
+
+    def fetch(self) -> tuple[Array, Statistics]:
+        """The dictionary and the statistics."""
+
+    def train(
+        self, frames: Array, order: NDArray[np.intp] | None, n_frames_in_set: int | None, /
+    ) -> Trained:
+        """Make updates from frames, in order."""
+
+
+def trainer(
+    settings: Settings,
+    frames: Array,
+    before: Trainer | None = None,
+    stored: StoredActivations | None = None,
+) -> Trainer:
+    """The trainer for these frames; the one of before, with its recorded graphs, where it can be.
+
+    Parameters
+    ----------
+    settings : Settings
+    frames : array or tensor of shape (n_frames, n_bins)
+    before : Trainer, optional
+    stored : StoredActivations, optional
+        For warm restarts, which the host makes.
+    """
+    if stored is not None or not settings.trains_on_device:
+        return HostTrainer(settings, stored)
+    from ondes.nmf.device_trainer import DeviceTrainer, trainer_for
+
+    return trainer_for(settings, frames, before if isinstance(before, DeviceTrainer) else None)
+
+
+def portions(
+    trainer: Trainer, frames: Array, order: NDArray[np.intp] | None, size: int | None, watched: bool
+) -> Iterator[tuple[Array, NDArray[np.intp] | None]]:
+    """The frames, and the order of them, that a trainer is given at a time.
+
+    A device needs the host no more until all is done, unless someone looks at each update.
+    """
+    if not isinstance(trainer, HostTrainer) and not watched:
+        size = None
+    for rows in slices(len(frames), size or len(frames)):
+        yield (frames[rows], None) if order is None else (frames, order[rows])
+
+
+def stored_activations(frames: Array, settings: Settings) -> StoredActivations | None:
+    """Where warm restarts keep the activations of all frames."""
+    if settings.restarts != "warm":
+        return None
+    dtype = tensors.numpy_dtype(frames)
+    return StoredActivations(len(frames), settings.n_components, dtype)
+
+
+def at_once(settings: Settings) -> int:
+    """How many frames of an iterable are trained on at a time: whole batches."""
+    return (settings.batch_size or 1) * (BATCHES_AT_ONCE if settings.trains_on_device else 1)
 
 
 def is_iterable_of_arrays(X: Any) -> bool:

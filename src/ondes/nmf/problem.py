@@ -46,8 +46,8 @@ class Solver:
         raises the objective by more than 1e-4 per bin is dropped, and the cycle restarts. Empty:
         plain steps only.
     tol : float
-        A frame is finished when Σ_k h_k |numerator_k − denominator_k| / n_bins is below this. With
-        zero every step is taken, and the result is a smooth function of the frame.
+        A frame is finished when ``Σ_k h_k |numerator_k − denominator_k| / n_bins`` is below this.
+        With zero every step is taken, and the result is a smooth function of the frame.
 
     Examples
     --------

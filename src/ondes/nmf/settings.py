@@ -111,6 +111,11 @@ class Settings:
         """The divergence that `beta_loss` names."""
         return BetaDivergence.of(self.beta_loss)
 
+    @property
+    def trains_on_device(self) -> bool:
+        """Whether dictionary and statistics stay on a device from update to update."""
+        return self.compute.backend == "torch" and self.dictionary_penalty is None
+
     def problem(self, dictionary: Array, solver: Solver | None = None) -> Problem:
         """What a backend solves with this dictionary; by default with the solver for learning."""
         groups = None if self.groups is None else np.unique(self.groups, return_inverse=True)[1]

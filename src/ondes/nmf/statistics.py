@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Statistics"]
+__all__ = ["Statistics", "Trained"]
 
 ArrayOrTensor = Any  # a NumPy array or a PyTorch tensor
+
+
+class Trained(NamedTuple):
+    """What updates were made from: sums over their non-silent frames."""
+
+    n_frames: float
+    divergence: float
 
 
 @dataclass(frozen=True)
 class Statistics:
     """A and B of the paper, with the divergence and the count: all of these add and decay.
 
-    The estimator holds NumPy arrays and floats; on a GPU these fields are tensors.
+    The estimator holds NumPy arrays and floats. On a device the arrays are tensors, and what is
+    one number is None: it is counted on the host.
 
     Attributes
     ----------
@@ -80,11 +88,13 @@ class Statistics:
         inverse : array of shape (n_components, n_bins), float64
             Σ h · y^(β−1).
         penalty_gradient : array of shape (n_components,), float64
-            Σ h · ψ', the slope of the penalty on the activations; zeros without one.
+            Σ h · ψ', the slope of the penalty on the activations; zeros or None without one.
         divergence, n_frames, beta : float
         """
         numerator = dictionary ** (2 - beta) * weighted
-        denominator = inverse + penalty_gradient[:, None]
+        denominator = inverse
+        if penalty_gradient is not None:
+            denominator = inverse + penalty_gradient[:, None]
         if beta > 1:
             known = dictionary > 0  # an entry of zero stays zero, and needs no statistics
             denominator = denominator * known * (dictionary + ~known) ** (1 - beta)
@@ -103,8 +113,20 @@ class Statistics:
         return Statistics(
             self.numerator + other.numerator,
             self.denominator + other.denominator,
-            self.divergence + other.divergence,
-            self.n_frames + other.n_frames,
+            _sum(self.divergence, other.divergence),
+            _sum(self.n_frames, other.n_frames),
+            self.beta,
+        )
+
+    def faded_into(self, new: Statistics, factor: ArrayOrTensor) -> Statistics:
+        """These times `factor`, plus the new ones: of tensors in one pass each."""
+        if not hasattr(self.numerator, "addcmul"):
+            return self.decay(factor) + new
+        return Statistics(
+            new.numerator.addcmul(self.numerator, factor),
+            new.denominator.addcmul(self.denominator, factor),
+            _sum(_times(self.divergence, factor), new.divergence),
+            _sum(_times(self.n_frames, factor), new.n_frames),
             self.beta,
         )
 
@@ -113,8 +135,8 @@ class Statistics:
         return Statistics(
             self.numerator * factor,
             self.denominator * factor,
-            self.divergence * factor,
-            self.n_frames * factor,
+            _times(self.divergence, factor),
+            _times(self.n_frames, factor),
             self.beta,
         )
 
@@ -131,3 +153,11 @@ class Statistics:
             self.n_frames,
             beta,
         )
+
+
+def _times(one: ArrayOrTensor, factor: ArrayOrTensor) -> ArrayOrTensor:
+    return None if one is None else one * factor
+
+
+def _sum(one: ArrayOrTensor, other: ArrayOrTensor) -> ArrayOrTensor:
+    return None if one is None else one + other

@@ -8,13 +8,15 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from ondes.nmf.backends import tensors
 from ondes.nmf.divergence import Array
 from ondes.nmf.encoding import Encoding, encode_blocks
 from ondes.nmf.fitted_state import FittedState
 from ondes.nmf.settings import Settings
 from ondes.nmf.statistics import Statistics
+from ondes.nmf.validation import validate
 
 __all__ = ["DictionaryTransformer"]
 
@@ -59,22 +61,30 @@ class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
             del self.feature_names_in_
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The fitted attributes have all that is on a device, and recorded graphs are not stored.
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_trainer"}
+
     def transform(self, X: Any) -> Array:
         """Solve for the activations of each frame on its own.
 
         Parameters
         ----------
         X : array of shape (n_frames, n_bins)
+            With ``backend="torch"`` also a tensor, or any array with DLPack: on the estimator's
+            device it is not copied.
 
         Returns
         -------
         array of shape (n_frames, n_components), of the frames' dtype
+            For a tensor, a tensor on the same device.
         """
         frames, blocks = self._encode(X)
-        activations = np.empty((len(frames), self.n_components), dtype=frames.dtype)
+        activations = _empty(frames, (len(frames), len(self.components_)), frames.dtype)
         for rows, encoded in blocks:
             activations[rows] = encoded.full()
-        return activations
+        return _like(X, activations)
 
     def inverse_transform(self, X: Any) -> Array:
         """The modelled frames: activations × dictionary, plus the background if one is known.
@@ -88,18 +98,33 @@ class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         array of shape (n_frames, n_bins)
         """
         check_is_fitted(self)
+        if tensors.is_tensor(X) and self.settings.compute.backend == "torch":
+            return self._inverse_of_tensor(X)
         activations = np.asarray(X)
         if activations.dtype.kind in "biu":
             activations = activations.astype(np.float64)
-        if activations.ndim != 2 or activations.shape[1] != len(self.components_):
-            raise ValueError(
-                f"Activations of shape {activations.shape} do not fit {len(self.components_)} "
-                "components; give an array of shape (n_frames, n_components)."
-            )
+        self._check_activations(activations)
         model: Array = activations @ self.components_.astype(activations.dtype)
         if self.background is not None:
             model = model + np.asarray(self.background, dtype=model.dtype)
         return model
+
+    def _inverse_of_tensor(self, activations: Any) -> Array:
+        activations = activations if activations.is_floating_point() else activations.double()
+        self._check_activations(activations)
+        model = activations @ activations.new_tensor(self.components_)
+        if self.background is not None:
+            model = model + activations.new_tensor(np.asarray(self.background))
+        found: Array = model
+        return found
+
+    def _check_activations(self, activations: Array) -> None:
+        if activations.ndim != 2 or activations.shape[1] != len(self.components_):
+            raise ValueError(
+                f"Activations of shape {tuple(activations.shape)} do not fit "
+                f"{len(self.components_)} components; give an array of shape "
+                "(n_frames, n_components)."
+            )
 
     def score_samples(self, X: Any) -> Array:
         """Minus the divergence per bin, one value per frame; zero for a silent one.
@@ -113,10 +138,10 @@ class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         array of shape (n_frames,), float64
         """
         frames, blocks = self._encode(X)
-        scores = np.empty(len(frames))
+        scores = _empty(frames, (len(frames),))
         for rows, encoded in blocks:
             scores[rows] = -encoded.divergences() / frames.shape[1]
-        return scores
+        return _like(X, scores)
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean of `score_samples`, silent frames included: higher is better.
@@ -142,19 +167,7 @@ class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         return frames, encode_blocks(frames, problem, settings.compute)
 
     def _validate(self, X: Any, settings: Settings, reset: bool) -> Array:
-        n_bins = settings.n_bins if reset else self.n_features_in_
-        shape: tuple[int, ...] = np.shape(X) if hasattr(X, "shape") else ()
-        if len(shape) == 2 and n_bins == shape[0] != shape[1]:
-            raise ValueError(
-                f"X has {shape[1]} features, but {type(self).__name__} is expecting {n_bins} "
-                f"features as input: its shape {shape} looks like (frequency, time); give X.T, "
-                "one frame per row."
-            )
-        frames: Array = validate_data(
-            self, X, reset=reset, dtype=[np.float64, np.float32], order="C"
-        )
-        check_non_negative(frames, type(self).__name__)
-        return frames
+        return validate(self, X, settings, reset)
 
     @property
     def _n_features_out(self) -> int:
@@ -165,3 +178,24 @@ class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         tags.input_tags.positive_only = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _empty(frames: Any, shape: tuple[int, ...], dtype: Any = None) -> Array:
+    """An array where the frames are one, else a tensor beside them; float64 by default."""
+    if not tensors.is_tensor(frames):
+        return np.empty(shape, dtype or np.float64)
+    from ondes.nmf.backends.devices import widest
+
+    beside: Array = frames.new_empty(shape, dtype=dtype or widest(frames.device))
+    return beside
+
+
+def _like(given: Any, found: Any) -> Array:
+    """An array for an array, a tensor on the same device for a tensor."""
+    if not tensors.is_tensor(found):
+        array: Array = found
+        return array
+    if not tensors.is_foreign(given):
+        return tensors.download(found)
+    there: Array = found.to(given.device) if tensors.is_tensor(given) else found
+    return there

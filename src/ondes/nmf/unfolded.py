@@ -19,10 +19,14 @@ Hershey, Le Roux and Weninger (2014); Wisdom et al. (2017). It is trained by
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from ondes.rebatch import slices
 
@@ -33,6 +37,7 @@ Magnitudes = NDArray[np.float32]
 BLOCK = 32  # frames per product: streaming and one-shot cut alike, so they agree bit for bit
 TINY = 1e-6  # added to every model spectrum
 LONGEST_CENTRED = 9  # means over more frames than this look at the past alone
+LARGEST_WEIGHT = 1e12  # training stays far below; products of larger ones could leave float32
 LARGEST_CHANGE = 12.0  # of an activation by the temporal exponents, in nepers
 
 
@@ -70,10 +75,12 @@ class UnfoldedWeights:
         arrays = [getattr(self, field.name) for field in fields(self)][:4]
         if not all(isinstance(array, np.ndarray) and array.dtype == np.float32 for array in arrays):
             raise ValueError("its weights are not float32 arrays")
-        if not all(np.isfinite(array).all() for array in arrays):
-            raise ValueError("its weights are not finite")
-        if any((array < 0).any() for array in arrays[:3]) or not (self.denominators > 0).all():
+        if not all((np.abs(array) <= LARGEST_WEIGHT).all() for array in arrays):  # not so for NaN
+            raise ValueError("its weights are not finite, or much too large")
+        if any((array < 0).any() for array in (self.dictionaries, self.decoder)):
             raise ValueError("its weights are negative")
+        if not (self.denominators >= 1 / LARGEST_WEIGHT).all():
+            raise ValueError("its denominators are not positive, or much too small")
         n_sources, n_decoder, n_components, n_bins = self.decoder.shape
         n_rows, n_dictionaries = n_sources * n_components, len(self.dictionaries)
         shapes = {
@@ -84,11 +91,14 @@ class UnfoldedWeights:
         for name, (array, shape) in shapes.items():
             if array.shape != shape:
                 raise ValueError(f"its {name} have shape {array.shape} in place of {shape}")
-        if n_decoder % 2 == 0 or not 1 <= n_dictionaries <= int(self.n_steps) <= 1000:
+        counts, ratios = (self.n_steps, *self.contexts), (self.mask_exponent, self.floor)
+        if not all(type(n) is int and 1 <= n <= 1000 for n in counts) or not self.contexts:
+            raise ValueError("its steps or temporal contexts are not numbers of frames")
+        if n_decoder % 2 == 0 or not n_rows or not 1 <= n_dictionaries <= self.n_steps:
             raise ValueError("its steps and dictionaries do not fit together")
-        if not all(1 <= int(n) <= 1000 for n in self.contexts) or not self.contexts:
-            raise ValueError("its temporal contexts are not numbers of frames")
-        if not 0 < float(self.mask_exponent) < 100 or not 0 < float(self.floor) < 1:
+        if not all(isinstance(each, float) for each in ratios):
+            raise ValueError("its mask exponent or floor is not a number")
+        if not 0 < self.mask_exponent < 100 or not 0 < self.floor < 1:
             raise ValueError("its mask exponent or floor is out of range")
 
     @property
@@ -110,6 +120,9 @@ class UnfoldedMasks:
     Parameters
     ----------
     weights : UnfoldedWeights
+    n_threads : int
+        Blocks of frames computed at a time, each with one thread of the BLAS. The masks do not
+        depend on it.
 
     Attributes
     ----------
@@ -117,8 +130,11 @@ class UnfoldedMasks:
         Frames that the masks are late by, at most.
     """
 
-    def __init__(self, weights: UnfoldedWeights) -> None:
+    def __init__(self, weights: UnfoldedWeights, n_threads: int = 1) -> None:
         self._weights = weights
+        self._pool = ThreadPoolExecutor(n_threads, "ondes-masks") if n_threads > 1 else None
+        # Products this small take longer with several threads, and other bits.
+        self._blas = ThreadpoolController().select(user_api="blas")
         self._rows = [np.ascontiguousarray(each) for each in weights.dictionaries]
         self._columns = [np.ascontiguousarray(each.T) for each in weights.dictionaries]
         self._decoders = [each.reshape(-1, weights.n_bins) for each in weights.decoder]
@@ -146,29 +162,40 @@ class UnfoldedMasks:
         """Take frames, (n, n_bins); return the masks that are ready, (n_sources, m, n_bins)."""
         self._waiting = np.concatenate([self._waiting, magnitudes])
         n_whole = len(self._waiting) - len(self._waiting) % BLOCK
-        masks = []
-        for rows in slices(n_whole, BLOCK):
-            self._encode(self._waiting[rows], BLOCK)
-            masks += self._advance(is_end=False)
+        blocks = [self._waiting[rows] for rows in slices(n_whole, BLOCK)]
         self._waiting = self._waiting[n_whole:].copy()
-        return self._joined(masks)
+        return self._masks(blocks, [BLOCK] * len(blocks), is_end=False)
 
     def flush(self) -> Magnitudes:
         """Return the last masks, and start anew."""
         n_left = len(self._waiting)
-        if n_left:
-            padding = np.zeros((BLOCK - n_left, self._weights.n_bins), np.float32)
-            self._encode(np.concatenate([self._waiting, padding]), n_left)
-        masks = self._joined(self._advance(is_end=True))
+        padding = np.zeros((BLOCK - n_left, self._weights.n_bins), np.float32)
+        block = np.concatenate([self._waiting, padding])
+        masks = self._masks([block] if n_left else [], [n_left], is_end=True)
         self.reset()
         return masks
+
+    def _masks(self, blocks: list[Magnitudes], n_frames: list[int], *, is_end: bool) -> Magnitudes:
+        """Masks that these blocks complete; of each, the first `n_frames` frames count."""
+        around: list[tuple[Magnitudes, int]] = []
+        with self._blas.limit(limits=1):
+            for (found, level), n in zip(self._each(self._encode, blocks), n_frames, strict=False):
+                self._encoded.append(found[:n])
+                self._levels.append(level[:n])
+                around += self._advance(is_end=False)
+            if is_end:
+                around += self._advance(is_end=True)
+            return self._joined(list(self._each(self._decode, around)))
+
+    def _each(self, act: Callable[[Any], Any], inputs: list[Any]) -> Iterable[Any]:
+        return map(act, inputs) if self._pool is None else self._pool.map(act, inputs)
 
     def _joined(self, masks: list[Magnitudes]) -> Magnitudes:
         nothing = np.zeros((self._weights.n_sources, 0, self._weights.n_bins), np.float32)
         return np.concatenate([nothing, *masks], axis=1)
 
-    def _encode(self, block: Magnitudes, n_frames: int) -> None:
-        """Activations of a block of BLOCK frames, of which the first `n_frames` count."""
+    def _encode(self, block: Magnitudes) -> tuple[Magnitudes, Magnitudes]:
+        """Activations of a block of BLOCK frames, and their levels."""
         weights = self._weights
         level = block.mean(axis=1, keepdims=True, dtype=np.float32)
         target = block / np.maximum(level, np.float32(1e-30))
@@ -182,11 +209,10 @@ class UnfoldedMasks:
             np.divide(target, ratio, out=ratio)
             found *= ratio @ self._columns[own]
             found /= weights.denominators[own]
-        self._encoded.append((found * level)[:n_frames])
-        self._levels.append(level[:n_frames])
+        return found * level, level
 
-    def _advance(self, is_end: bool) -> list[Magnitudes]:
-        """Weigh and decode whatever has all the neighbours it needs.
+    def _advance(self, is_end: bool) -> list[tuple[Magnitudes, int]]:
+        """Weigh whatever has all the neighbours it needs, and return what can be decoded.
 
         Called after every block, so the rows of each product are the same however frames are cut.
         """
@@ -196,13 +222,13 @@ class UnfoldedMasks:
             for window in (self._encoded, self._levels):
                 window.forget(last - self._past)
         first, last = self._n_out, self._weighed.end - (0 if is_end else self._reach)
-        masks = [
-            self._decode(first + rows.start, first + rows.stop)
+        around = [
+            (self._around(first + rows.start, first + rows.stop), rows.stop - rows.start)
             for rows in slices(max(0, last - first), BLOCK)
         ]
         self._n_out = max(first, last)
         self._weighed.forget(self._n_out - self._reach)
-        return masks
+        return around
 
     def _weigh(self, first: int, last: int) -> Magnitudes:
         weights, floor = self._weights, np.float32(self._weights.floor)
@@ -220,9 +246,9 @@ class UnfoldedMasks:
         weighed: Magnitudes = here * np.exp(np.clip(change, -LARGEST_CHANGE, LARGEST_CHANGE))
         return weighed
 
-    def _decode(self, first: int, last: int) -> Magnitudes:
-        weights, n_frames = self._weights, last - first
-        n_sources, n_decoder, n_components, n_bins = weights.decoder.shape
+    def _around(self, first: int, last: int) -> Magnitudes:
+        """The activations in the frames around each, (BLOCK, n_decoder, n_sources, K)."""
+        n_sources, n_decoder, n_components, _ = self._weights.decoder.shape
         around = np.zeros((BLOCK, n_decoder, n_sources, n_components), np.float32)
         for offset in range(n_decoder):
             shift = offset - self._reach
@@ -230,6 +256,12 @@ class UnfoldedMasks:
             if end > begin:
                 rows = self._weighed[begin:end].reshape(-1, n_sources, n_components)
                 around[begin - first - shift : end - first - shift, offset] = rows
+        return around
+
+    def _decode(self, given: tuple[Magnitudes, int]) -> Magnitudes:
+        """The masks of the first frames of a block, so many as are given beside it."""
+        (around, n_frames), weights = given, self._weights
+        n_sources, _, _, n_bins = weights.decoder.shape
         masks = np.empty((n_sources, BLOCK, n_bins), np.float32)
         for source, decoder in enumerate(self._decoders):
             own = np.ascontiguousarray(around[:, :, source]).reshape(BLOCK, -1)

@@ -32,14 +32,21 @@ class StoredActivations:
     def __init__(self, n_frames: int, n_components: int, dtype: np.typing.DTypeLike) -> None:
         self._rows = np.zeros((n_frames, n_components), dtype=dtype)
         self._scale = np.ones(n_components)
+        self._is_visited = np.zeros(n_frames, dtype=bool)
 
     def keep(self, frames: Array, activations: Array) -> None:
         """Store the activations of the frames with these indices."""
         self._rows[frames] = activations / self._scale
+        self._is_visited[frames] = True
 
-    def recall(self, frames: Array) -> Array:
-        """The stored activations, as they are under the present dictionary."""
-        return self._scaled(self._rows[frames])
+    def recall(self, frames: Array) -> Array | None:
+        """The stored activations, as they are under the present dictionary.
+
+        None at the first visit of any of the frames.
+        """
+        is_known = bool(self._is_visited[frames].all())
+        self._is_visited[frames] = True
+        return self._scaled(self._rows[frames]) if is_known else None
 
     def rescale(self, scale: Array) -> None:
         """Follow dictionary rows divided by `scale`."""

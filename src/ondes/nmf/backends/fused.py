@@ -6,9 +6,9 @@ frame that is finished gives its row to the next one. A second launch sums the s
 has a fixed order: a call repeats bit for bit on one device, and a frame's activations depend
 neither on its neighbours nor on its position among them.
 
-Everything is divided by the model of equal activations, bin by bin. Neither objective nor steps
-change; the gain of the fresh start becomes a mean; and the tensor cores, whose numbers have the
-range of float32 but fewer digits, multiply quantities near one.
+For Itakura-Saito everything is divided by the model of equal activations, bin by bin. Neither
+objective nor steps change; the gain of the fresh start becomes a mean; and the tensor cores, whose
+numbers have the range of float32 but fewer digits, multiply quantities near one.
 
 Bounds against float64 after the default solve, for a model's spectra and, in brackets, for entries
 spread over 1e-12 to 1 with a fifth of them zero; tested by `tests/fused_guarantees.py` on a GPU:
@@ -48,8 +48,11 @@ SHORTEST_CHUNK = 4  # tiles of frames that are summed before the sum is stored
 def unsupported(problem: Problem, dtype: torch.dtype) -> str | None:
     """What the kernel cannot solve of `problem`, as a sentence, or None."""
     kind = type(problem.penalty)
-    if problem.divergence.beta != 0 or problem.sparsity:
-        return "The fused kernel has the Itakura-Saito divergence without sparsity."
+    if problem.divergence.beta not in (0, 1):
+        return (
+            "The fused kernel has the divergences of Itakura-Saito and Kullback-Leibler, not that "
+            f"of β = {problem.divergence.beta:g}."
+        )
     if dtype != torch.float32:
         return f"The fused kernel works in float32, not {str(dtype).removeprefix('torch.')}."
     if problem.penalty is not None and kind not in (L1, GroupLog):
@@ -87,7 +90,7 @@ def solve(
     layout = _Layout(tile, *shape[1:], precision, values.is_cuda)
     arguments = _arguments(problem, values.device, layout.K)
     known = None if background is None else background_activation
-    model = _prepare(dictionary, background, problem.floor, layout)
+    model = _prepare(dictionary, background, problem, layout)
     values = values.contiguous()
     activations = values.new_empty((shape[0], shape[2]))
     if len(values):
@@ -120,21 +123,29 @@ class _Model(NamedTuple):
     columns: Tensor
     rows: Tensor
     bins: Tensor  # the scale, the floor and the background, in units of the even model
+    linear: Tensor | None  # what sparsity adds to each denominator, and the sums of the rows
 
 
 def _prepare(
-    dictionary: Tensor, background: Tensor | None, floor: float, layout: _Layout
+    dictionary: Tensor, background: Tensor | None, problem: Problem, layout: _Layout
 ) -> _Model:
     device, K, padded = dictionary.device, layout.K, layout.padded
+    dictionary, beta = dictionary.contiguous(), int(problem.divergence.beta)
     columns = torch.empty((padded, K), dtype=layout.narrow, device=device)
     rows = torch.empty((K, padded), dtype=layout.narrow, device=device)
     bins = torch.empty((3, padded), dtype=torch.float32, device=device)
     fused_kernels.prepare[(padded // 16,)](
-        dictionary.contiguous(), bins if background is None else background, columns, rows, bins,
-        len(dictionary), floor,
-        layout.F, K, padded, layout.swap, background is not None, layout.precision,
+        dictionary, bins if background is None else background, columns, rows, bins,
+        len(dictionary), problem.floor,
+        layout.F, K, padded, layout.swap, background is not None, beta, layout.precision,
     )  # fmt: skip
-    return _Model(columns, rows, bins)
+    linear = None
+    if beta == 1 or problem.sparsity:
+        linear = torch.empty(2 * K, device=device)
+        fused_kernels.weigh_rows[(K,)](
+            dictionary, linear, len(dictionary), float(problem.sparsity), layout.F, K, 128
+        )
+    return _Model(columns, rows, bins, linear)
 
 
 def _arguments(problem: Problem, device: torch.device, K: int) -> dict[str, Any]:
@@ -181,6 +192,7 @@ def _solve(
         STARTED=start is not None, KNOWN=known is not None,
         POWER={1.0: "one", 0.5: "root"}.get(solver.exponent, "any"),
         MOMENTUM=bool(solver.momentum), STOPS=solver.tol > 0,
+        BETA=int(problem.divergence.beta), SPARSE=problem.sparsity > 0,
         PRECISION=layout.precision, FAST=layout.fast, **penalty,
         num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
     )  # fmt: skip
@@ -206,7 +218,8 @@ def _summarise(
         parts=parts, n_frames=n_frames, share=-(-n_tiles // n_chunks) * frames,
         n_components=n_components, floor=problem.floor,
         F=n_bins, K=layout.K, PADDED=layout.padded, M=frames, WIDTH=width, SWAP=layout.swap,
-        KNOWN=known is not None, PRECISION=layout.precision, FAST=layout.fast, **penalty,
+        KNOWN=known is not None, BETA=int(problem.divergence.beta),
+        PRECISION=layout.precision, FAST=layout.fast, **penalty,
         num_warps=4,
     )  # fmt: skip
     total = parts.sum(dim=0, dtype=torch.float64)

@@ -2,8 +2,9 @@
 
 Names in capitals are known when a kernel is compiled. F and K are the numbers of bins and of
 components, K padded to a power of two; PADDED the bins with what fills the last block; M the
-frames of a tile and WIDTH the bins of a block. FAST is false in Triton's interpreter, which does
-not have a GPU's own instructions.
+frames of a tile and WIDTH the bins of a block. BETA is 0 for Itakura-Saito and 1 for
+Kullback-Leibler. FAST is false in Triton's interpreter, which does not have a GPU's own
+instructions.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 
@@ -34,15 +35,17 @@ COUNTS = ["n_frames", "share", "n_components", "n_groups", "max_steps", "n_momen
 def prepare(
     dictionary, background, columns, rows, bins, n_components, floor,
     F: tl.constexpr, K: tl.constexpr, PADDED: tl.constexpr, SWAP: tl.constexpr,
-    KNOWN: tl.constexpr, PRECISION: tl.constexpr,
+    KNOWN: tl.constexpr, BETA: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Divide the dictionary by the model of equal activations, and store it in both layouts."""
+    """Store the dictionary in both layouts, for β = 0 divided by the model of equal activations."""
     at = tl.program_id(0) * 16 + tl.arange(0, 16)
     k = tl.arange(0, K)
     real = at < F
     inside = (k < n_components)[:, None] & real[None, :]
     part = tl.load(dictionary + k[:, None] * F + at[None, :], mask=inside, other=0.0)
     scale = 1.0 / (tl.sum(part, axis=0) * F / n_components + floor)
+    if BETA == 1:
+        scale = tl.zeros_like(scale) + 1.0
     part = rounded((part * scale[None, :]).to(tl.float32), PRECISION)
     tl.store(columns + at[None, :] * K + place(k, SWAP)[:, None], part)
     tl.store(rows + k[:, None] * PADDED + place(at, SWAP)[None, :], part)
@@ -51,6 +54,25 @@ def prepare(
     if KNOWN:
         known = tl.load(background + at, mask=real, other=0.0)
         tl.store(bins + 2 * PADDED + at, (known * scale).to(tl.float32))
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def weigh_rows(
+    dictionary, linear, n_components, sparsity,
+    F: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """What sparsity adds to every denominator of a row of the dictionary, then the row's sum."""
+    row = tl.program_id(0)
+    at = tl.arange(0, WIDTH)
+    total = tl.zeros((), dictionary.dtype.element_ty)
+    squares = tl.zeros((), dictionary.dtype.element_ty)
+    for first in range(0, F, WIDTH):
+        inside = (row + 0 * at < n_components) & (first + at < F)
+        part = tl.load(dictionary + row * F + first + at, mask=inside, other=0.0)
+        total += tl.sum(part)
+        squares += tl.sum(part * part)
+    tl.store(linear + row, (sparsity * tl.sqrt(squares)).to(tl.float32))
+    tl.store(linear + K + row, total.to(tl.float32))
 
 
 # ---- The inner loop ----
@@ -106,9 +128,13 @@ def look(
     point, sums, cost, known, frames, columns, rows, bins, first,
     M: tl.constexpr, K: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr,
     DOWN: tl.constexpr, ACROSS: tl.constexpr, SWAP: tl.constexpr, KNOWN: tl.constexpr,
-    COST: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
+    COST: tl.constexpr, BETA: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Add the sums over a block of bins: numerators above denominators, and the cost."""
+    """Add the sums over a block of bins, and the cost.
+
+    For β = 0 the sums are numerators above denominators. For β = 1 they are numerators alone:
+    denominators do not depend on the frame.
+    """
     at = first + tl.arange(0, WIDTH)
     k = tl.arange(0, K)
     target = tl.load(frames + first * M + tl.arange(0, M * WIDTH))
@@ -120,19 +146,24 @@ def look(
         model += known[:, None] * tl.load(bins + 2 * PADDED + at)[None, :]
     inverse = reciprocal(model, FAST)
     ratio = target * inverse
-    if COST:  # without Σ log v, which does not change; one logarithm for two bins
-        one, other = tl.split(tl.reshape(model, (M, WIDTH // 2, 2)))
-        cost += tl.sum(ratio, axis=1) + LOG_TWO * tl.sum(log2(one * other, FAST), axis=1)
-    both = tl.permute(tl.join(ratio * inverse, inverse), (2, 0, 1))
-    both = as_left_factor(tl.reshape(both, (2 * M, WIDTH)), 2 * M, WIDTH, SWAP)
-    return product(both, back, sums, PRECISION), cost
+    if BETA == 1:
+        if COST:
+            cost += tl.sum(model - LOG_TWO * target * log2(model, FAST), axis=1)
+        terms = as_left_factor(ratio, M, WIDTH, SWAP)
+    else:
+        if COST:  # without Σ log v, which does not change; one logarithm for two bins
+            one, other = tl.split(tl.reshape(model, (M, WIDTH // 2, 2)))
+            cost += tl.sum(ratio, axis=1) + LOG_TWO * tl.sum(log2(one * other, FAST), axis=1)
+        both = tl.permute(tl.join(ratio * inverse, inverse), (2, 0, 1))
+        terms = as_left_factor(tl.reshape(both, (2 * M, WIDTH)), 2 * M, WIDTH, SWAP)
+    return product(terms, back, sums, PRECISION), cost
 
 
 @triton.jit
 def look_at_one(
     point, numerator, denominator, cost, known, frames, rows, bins, at,
     M: tl.constexpr, K: tl.constexpr, PADDED: tl.constexpr, KNOWN: tl.constexpr,
-    COST: tl.constexpr, FAST: tl.constexpr,
+    COST: tl.constexpr, BETA: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """The same for one bin: spectra have 2ⁿ + 1, and a whole block for the last is slower."""
     part = tl.load(rows + tl.arange(0, K) * PADDED + at).to(tl.float32)[None, :]
@@ -140,43 +171,61 @@ def look_at_one(
     if KNOWN:
         model += known * tl.load(bins + 2 * PADDED + at)
     inverse = reciprocal(model, FAST)
-    ratio = tl.load(frames + at * M + tl.arange(0, M)) * inverse
-    if COST:
-        cost += ratio + LOG_TWO * log2(model, FAST)
-    numerator += (ratio * inverse)[:, None] * part
-    denominator += inverse[:, None] * part
+    target = tl.load(frames + at * M + tl.arange(0, M))
+    ratio = target * inverse
+    if BETA == 1:
+        if COST:
+            cost += model - LOG_TWO * target * log2(model, FAST)
+        numerator += ratio[:, None] * part
+    else:
+        if COST:
+            cost += ratio + LOG_TWO * log2(model, FAST)
+        numerator += (ratio * inverse)[:, None] * part
+        denominator += inverse[:, None] * part
     return numerator, denominator, cost
 
 
 @triton.jit
 def weigh(
-    point, known, frames, columns, rows, bins,
+    point, known, frames, columns, rows, bins, linear,
     F: tl.constexpr, M: tl.constexpr, K: tl.constexpr, PADDED: tl.constexpr,
     WIDTH: tl.constexpr, TAIL: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr,
     ACROSS_TAIL: tl.constexpr, SWAP: tl.constexpr, STAGES: tl.constexpr, KNOWN: tl.constexpr,
-    COST: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
+    COST: tl.constexpr, BETA: tl.constexpr, SPARSE: tl.constexpr, PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
 ):  # fmt: skip
     """The numerator and the denominator of a step from `point`, and the cost there."""
     whole: tl.constexpr = F - F % WIDTH
     factor = as_left_factor(point, M, K, SWAP)
-    sums = tl.zeros((2 * M, K), tl.float32)
+    sums = tl.zeros(((2 - BETA) * M, K), tl.float32)
     cost = tl.zeros((M,), tl.float32)
     for first in tl.range(0, whole, WIDTH, num_stages=STAGES):
         sums, cost = look(
             factor, sums, cost, known, frames, columns, rows, bins, first,
-            M, K, PADDED, WIDTH, DOWN, ACROSS, SWAP, KNOWN, COST, PRECISION, FAST,
+            M, K, PADDED, WIDTH, DOWN, ACROSS, SWAP, KNOWN, COST, BETA, PRECISION, FAST,
         )  # fmt: skip
     if TAIL > 0 and F % WIDTH != 1:
         sums, cost = look(
             factor, sums, cost, known, frames, columns, rows, bins, whole,
-            M, K, PADDED, TAIL, DOWN, ACROSS_TAIL, SWAP, KNOWN, COST, PRECISION, FAST,
+            M, K, PADDED, TAIL, DOWN, ACROSS_TAIL, SWAP, KNOWN, COST, BETA, PRECISION, FAST,
         )  # fmt: skip
-    numerator, denominator = tl.split(tl.permute(tl.reshape(sums, (2, M, K)), (1, 2, 0)))
+    if BETA == 1:
+        numerator = sums
+        denominator = tl.zeros((M, K), tl.float32)
+    else:
+        numerator, denominator = tl.split(tl.permute(tl.reshape(sums, (2, M, K)), (1, 2, 0)))
     if F % WIDTH == 1:
         numerator, denominator, cost = look_at_one(
             point, numerator, denominator, cost, known, frames, rows, bins, whole,
-            M, K, PADDED, KNOWN, COST, FAST,
+            M, K, PADDED, KNOWN, COST, BETA, FAST,
         )  # fmt: skip
+    if BETA == 1:
+        denominator += tl.load(linear + K + tl.arange(0, K))[None, :]
+    if SPARSE:
+        more = tl.load(linear + tl.arange(0, K))[None, :]
+        denominator += more
+        if COST:
+            cost += tl.sum(point * more, axis=1)
     return numerator, denominator, cost
 
 
@@ -209,15 +258,15 @@ def penalise(
 
 @triton.jit(do_not_specialize=COUNTS)
 def solve(
-    values, start, activations, background, scratch, columns, rows, bins, momentum, groups,
+    values, start, activations, background, scratch, columns, rows, bins, linear, momentum, groups,
     n_frames, share, n_components, n_groups, max_steps, n_momentum,
     floor, tolerated, exponent, tol, strength, offset,
     F: tl.constexpr, K: tl.constexpr, PADDED: tl.constexpr, M: tl.constexpr,
     WIDTH: tl.constexpr, TAIL: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr,
     ACROSS_TAIL: tl.constexpr, SWAP: tl.constexpr, STAGES: tl.constexpr,
     STARTED: tl.constexpr, KNOWN: tl.constexpr, POWER: tl.constexpr, MOMENTUM: tl.constexpr,
-    STOPS: tl.constexpr, PENALTY: tl.constexpr, GROUPED: tl.constexpr,
-    PRECISION: tl.constexpr, FAST: tl.constexpr,
+    STOPS: tl.constexpr, PENALTY: tl.constexpr, GROUPED: tl.constexpr, BETA: tl.constexpr,
+    SPARSE: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Solve for the activations of a program's share of the frames, M side by side."""
     program = tl.program_id(0)
@@ -252,7 +301,10 @@ def solve(
                 at = start + row[:, None] * n_components + k[None, :]
                 begun = tl.load(at, mask=given[:, None] & real, other=1.0)
             else:
-                begun = tl.zeros((M, K), tl.float32) + (total / n_components)[:, None]
+                even = tl.zeros((), tl.float32) + n_components
+                if BETA == 1:
+                    even = tl.sum(tl.load(linear + K + k)) + n_components * floor
+                begun = tl.zeros((M, K), tl.float32) + (total / even)[:, None]
             begun = tl.maximum(tl.where(real, begun, LEAST), LEAST)
             point = tl.where(finished[:, None], begun, point)
             here = tl.where(finished[:, None], begun, here)
@@ -263,9 +315,9 @@ def solve(
             n_steps = tl.where(finished, 0, n_steps) if STOPS else 0
 
         numerator, denominator, cost = weigh(
-            point, known, frames, columns, rows, bins,
+            point, known, frames, columns, rows, bins, linear,
             F, M, K, PADDED, WIDTH, TAIL, DOWN, ACROSS, ACROSS_TAIL, SWAP, STAGES,
-            KNOWN, MOMENTUM, PRECISION, FAST,
+            KNOWN, MOMENTUM, BETA, SPARSE, PRECISION, FAST,
         )  # fmt: skip
         numerator += tl.where(real, 0.0, 1.0)
         denominator += tl.where(real, 0.0, 1.0)

@@ -16,7 +16,7 @@ def summarise(
     n_frames, share, n_components, n_groups, floor, strength, offset,
     F: tl.constexpr, K: tl.constexpr, PADDED: tl.constexpr, M: tl.constexpr,
     WIDTH: tl.constexpr, SWAP: tl.constexpr, KNOWN: tl.constexpr, PENALTY: tl.constexpr,
-    GROUPED: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
+    GROUPED: tl.constexpr, BETA: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Sum over a chunk of the frames, for a block of the bins."""
     chunk = tl.program_id(1).to(tl.int64)
@@ -27,7 +27,8 @@ def summarise(
     across = tl.load(columns + at[None, :] * K + k[:, None], mask=inside[None, :], other=0.0)
     scale = tl.load(bins + at, mask=inside, other=1.0)
     least = tl.load(bins + PADDED + at, mask=inside, other=1.0)
-    sums = tl.zeros((2 * WIDTH, K), tl.float32)
+    sums = tl.zeros(((2 - BETA) * WIDTH, K), tl.float32)
+    plain = tl.zeros((K,), tl.float32)
     gradient = tl.zeros((K,), tl.float32)
     divergence = tl.zeros((), tl.float64)
     last = tl.minimum((chunk + 1) * share, n_frames)
@@ -46,13 +47,20 @@ def summarise(
             of_known = tl.load(bins + 2 * PADDED + at, mask=inside, other=0.0)
             model += known[:, None] * of_known[None, :]
         inverse = reciprocal(model, FAST)
-        ratio = tl.where(there, (target + floor) * scale[None, :] * inverse, 1.0)
-        divergence += tl.sum(ratio - 1.0 - tl.log(ratio)).to(tl.float64)
-        both = tl.permute(tl.join(ratio * inverse, inverse), (2, 1, 0))
-        both = rounded(tl.reshape(both, (2 * WIDTH, M)), PRECISION)
+        target = (target + floor) * scale[None, :]
+        ratio = tl.where(there, target * inverse, 1.0)
+        if BETA == 1:
+            cost = tl.where(there, target * tl.log(ratio) - target + model, 0.0)
+            divergence += tl.sum(cost).to(tl.float64)
+            terms = tl.trans(ratio)
+            plain += tl.sum(h, axis=0)
+        else:
+            divergence += tl.sum(ratio - 1.0 - tl.log(ratio)).to(tl.float64)
+            both = tl.permute(tl.join(ratio * inverse, inverse), (2, 1, 0))
+            terms = tl.reshape(both, (2 * WIDTH, M))
         if PRECISION == "bf16":
             h_rounded = h_rounded.to(tl.bfloat16)
-        sums = product(both, h_rounded, sums, PRECISION)
+        sums = product(rounded(terms, PRECISION), h_rounded, sums, PRECISION)
         if PENALTY != "none":
             _, slope = penalise(
                 h, real, groups, n_groups, strength, offset, F, M, K, PENALTY, GROUPED
@@ -60,7 +68,11 @@ def summarise(
             gradient += tl.sum(slope * h, axis=0)
 
     parts += chunk * (2 * n_components * F + n_components + tl.num_programs(0))
-    weighted, inverse = tl.split(tl.permute(tl.reshape(sums, (2, WIDTH, K)), (1, 2, 0)))
+    if BETA == 1:
+        weighted = sums
+        inverse = tl.broadcast_to(plain[None, :], (WIDTH, K))
+    else:
+        weighted, inverse = tl.split(tl.permute(tl.reshape(sums, (2, WIDTH, K)), (1, 2, 0)))
     to = parts + k[None, :] * F + at[:, None]
     tl.store(to, weighted * scale[:, None], mask=inside[:, None] & real)
     to += n_components * F

@@ -8,9 +8,10 @@ rounding of matrix products, whose order of summation may depend on the number o
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,11 +80,15 @@ class TorchBackend:
     def _solve(
         self, frames: LevelledFrames, problem: Problem, start: Array | None, with_sums: bool
     ) -> tuple[Array, Sums | None]:
-        dtype: torch.dtype = getattr(torch, frames.values.dtype.name)
+        given: Any = frames.values
+        is_tensor = isinstance(given, Tensor)
+        dtype: torch.dtype = given.dtype if is_tensor else getattr(torch, given.dtype.name)
         if dtype == torch.float64 and self.device.type == "mps":
             raise ValueError("device='mps' has no float64: give float32 frames.")
 
-        def here(array: Array, dtype: torch.dtype = dtype) -> Tensor:
+        def here(array: Array | Tensor, dtype: torch.dtype = dtype) -> Tensor:
+            if isinstance(array, Tensor):
+                return array.to(self.device, dtype)
             return torch.tensor(np.asarray(array), dtype=dtype, device=self.device)
 
         background = {}
@@ -100,7 +105,23 @@ class TorchBackend:
                 precision=self.precision,
                 with_sums=with_sums,
             )
-            return activations.cpu().numpy(), sums
+            found: Any = activations if is_tensor else activations.cpu().numpy()
+            return found, sums
+
+
+def divergences(frames: LevelledFrames, activations: Any, problem: Problem) -> Any:
+    """What `reference.divergences` does, of tensors."""
+    values: Any = frames.values
+    level: Any = frames.level
+    dictionary = torch.tensor(problem.dictionary, dtype=values.dtype, device=values.device)
+    known = values.new_full((1, 1), problem.floor)
+    if problem.background is not None:
+        row, mean = background_row(problem)
+        spectrum = torch.tensor(row, dtype=values.dtype, device=values.device)
+        known = torch.outer((mean / level).to(values.dtype), spectrum) + problem.floor
+    model = activations @ dictionary + known
+    terms = problem.divergence.step_terms(values + problem.floor, model, torch, cost=True)
+    return terms.cost.sum(dim=1, dtype=widest(values.device))
 
 
 def background_row(problem: Problem) -> tuple[Array, float]:
@@ -149,7 +170,19 @@ def solve(
         from ondes.nmf.backends import fused
 
         return fused.solve(values, dictionary, problem, precision=precision, **known)
-    return solve_plainly(values, dictionary, problem, **known)
+    with _products(precision, values):
+        return solve_plainly(values, dictionary, problem, **known)
+
+
+@contextlib.contextmanager
+def _products(precision: str, values: Tensor) -> Iterator[None]:
+    """Let PyTorch's products of float32 have this precision on a CUDA device."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = values.is_cuda and precision != "ieee"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def is_fused(problem: Problem, values: Tensor) -> bool:

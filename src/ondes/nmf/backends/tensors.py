@@ -1,0 +1,181 @@
+"""Arrays and tensors: what may come in, how it gets to a device and back, and its levels there.
+
+PyTorch is imported only where a tensor or a device is asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import assert_all_finite
+from sklearn.utils.validation import check_non_negative
+
+from ondes.nmf.divergence import Array, LevelledFrames
+from ondes.rebatch import slices
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+__all__ = [
+    "adopt",
+    "check",
+    "download",
+    "fits",
+    "is_foreign",
+    "is_tensor",
+    "level",
+    "levelled",
+    "levels",
+    "numpy_dtype",
+    "on_host",
+    "rows_of",
+    "upload",
+]
+
+STAGED_BYTES = 2**23  # copied at a time: the device reads one part while others are staged
+STAGING_THREADS = 4  # one alone copies more slowly than the bus
+RESIDENT_SHARE = 0.4  # of the free memory that frames may occupy: what is made of them needs more
+
+
+def is_tensor(given: Any) -> bool:
+    """Whether this is a PyTorch tensor, without importing PyTorch."""
+    return "torch" in sys.modules and isinstance(given, sys.modules["torch"].Tensor)
+
+
+def is_foreign(given: Any) -> bool:
+    """Whether this is an array of another library than NumPy that can be shared through DLPack."""
+    return hasattr(given, "__dlpack__") and not isinstance(given, (np.ndarray, np.generic))
+
+
+def adopt(given: Any, device: torch.device) -> Tensor:
+    """An array with DLPack as a float tensor on `device`; a copy only where it is not one there."""
+    from ondes.nmf.backends.devices import torch
+
+    tensor = given.detach() if is_tensor(given) else torch.utils.dlpack.from_dlpack(given)
+    if tensor.is_complex():
+        raise ValueError("Complex data not supported: give power or magnitude spectra.")
+    if tensor.dtype not in (torch.float32, torch.float64):
+        is_short = tensor.is_floating_point()
+        tensor = tensor.to(torch.float32 if is_short or device.type == "mps" else torch.float64)
+    return tensor.to(device).contiguous()
+
+
+def fits(n_bytes: int, device: torch.device) -> bool:
+    """Whether frames of this size should be held on a CUDA device as whole."""
+    from ondes.nmf.backends.devices import torch
+
+    return bool(n_bytes <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0])
+
+
+def upload(array: Array, device: torch.device) -> Tensor:
+    """A copy of a C-ordered array on `device`, by way of pinned memory where that is CUDA."""
+    from ondes.nmf.backends.devices import memory_errors, torch
+
+    dtype: torch.dtype = getattr(torch, array.dtype.name)
+    with memory_errors(device):
+        if device.type != "cuda":
+            return torch.tensor(array, dtype=dtype, device=device)
+        whole = torch.empty(array.shape, dtype=dtype, device=device)
+
+        def stage(rows: slice) -> tuple[slice, Tensor]:
+            # PyTorch keeps pinned memory, and gives it out again when its copy has ended.
+            staged = torch.empty(whole[rows].shape, dtype=dtype, pin_memory=True)
+            np.copyto(staged.numpy(), array[rows])
+            return rows, staged
+
+        n_rows = max(1, STAGED_BYTES // max(1, array[:1].nbytes))
+        with ThreadPoolExecutor(STAGING_THREADS) as pool:
+            for group in slices(-(-len(array) // n_rows), 2 * STAGING_THREADS):
+                first, last = group.start * n_rows, min(group.stop * n_rows, len(array))
+                parts = [
+                    slice(first + part.start, first + part.stop)
+                    for part in slices(last - first, n_rows)
+                ]
+                for rows, staged in pool.map(stage, parts):
+                    whole[rows].copy_(staged, non_blocking=True)
+        return whole
+
+
+def on_host(frames: Array) -> Array:
+    """An array, from an array or a tensor."""
+    tensor: Any = frames
+    return download(tensor) if is_tensor(tensor) else frames
+
+
+def numpy_dtype(frames: Array) -> np.dtype[Any]:
+    """The type of an array, or of the array that a tensor would become."""
+    return np.dtype(str(frames.dtype).removeprefix("torch."))
+
+
+def rows_of(frames: Array, numbers: NDArray[np.intp]) -> Array:
+    """Rows of an array or a tensor, as an array."""
+    if not is_tensor(frames):
+        return frames[numbers]
+    from ondes.nmf.backends.devices import torch
+
+    tensor: Any = frames
+    return download(tensor[torch.tensor(numbers, device=tensor.device)])
+
+
+def download(tensor: Tensor) -> Array:
+    """A tensor as an array of its own."""
+    if tensor.device.type != "cuda":
+        return np.array(tensor.numpy(force=True))
+    from ondes.nmf.backends.devices import torch
+
+    found: Array = np.empty(tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
+    row_bytes = max(1, tensor[:1].nbytes)
+    waiting: list[tuple[slice, Tensor, torch.cuda.Event]] = []
+    for rows in [*slices(len(tensor), max(1, STAGED_BYTES // row_bytes)), None]:
+        if rows is not None:
+            staged = torch.empty(tensor[rows].shape, dtype=tensor.dtype, pin_memory=True)
+            staged.copy_(tensor[rows], non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()  # type: ignore[no-untyped-call]
+            waiting.append((rows, staged, event))
+        while waiting and (rows is None or len(waiting) > 1):
+            done, part, copied = waiting.pop(0)
+            copied.synchronize()  # type: ignore[no-untyped-call]
+            found[done] = part.numpy()
+    return found
+
+
+def check(frames: Tensor, name: str) -> None:
+    """Raise scikit-learn's ValueError for numbers that are not finite or negative."""
+    if frames.numel():
+        from ondes.nmf.backends.devices import torch
+
+        lowest, highest = torch.stack(frames.aminmax()).tolist()
+        if lowest >= 0 and highest < np.inf:
+            return
+        on_host = frames.cpu().numpy()
+        assert_all_finite(on_host, input_name="X", estimator_name=name)
+        check_non_negative(on_host, name)
+
+
+def levels(frames: Tensor, background: Array | None = None) -> Tensor:
+    """The level of each frame, as `ondes.nmf.divergence.level_frames` defines it."""
+    from ondes.nmf.backends.devices import widest
+
+    level = frames.sum(dim=1, dtype=widest(frames.device)) / frames.shape[1]
+    return level if background is None else level + float(background.mean())
+
+
+def levelled(frames: Tensor, level: Tensor) -> Tensor:
+    """Frames divided by their levels, which are positive."""
+    return (frames / level[:, None]).to(frames.dtype)
+
+
+def level(frames: Tensor, background: Array | None = None) -> LevelledFrames:
+    """What `ondes.nmf.divergence.level_frames` does, with tensors in the place of arrays."""
+    level = levels(frames, background)
+    active = level > 0
+    if not bool(active.all()):
+        frames, level = frames[active], level[active]
+    parts: Any = levelled(frames, level), level, active
+    return LevelledFrames(*parts)

@@ -1,0 +1,313 @@
+"""The dictionary and its statistics on a device: one update per batch, with no host sync.
+
+What changes from update to update is on the device too: the frames of the batch, how much the past
+counts. On CUDA several updates are thus one recorded graph, which is replayed.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ondes.nmf.backends import tensors
+from ondes.nmf.backends import torch as backend
+from ondes.nmf.backends.devices import Tensor, memory_errors, ready, torch, widest
+from ondes.nmf.dictionary_update import update
+from ondes.nmf.divergence import Array
+from ondes.nmf.settings import Settings
+from ondes.nmf.statistics import Statistics, Trained
+from ondes.rebatch import slices
+
+__all__ = ["DeviceTrainer", "trainer_for"]
+
+CHUNK = 2**24  # entries that are put in order and levelled at a time
+SPAN = 2**28  # entries of an array that are on the device at a time, where it is too large as whole
+REPEATS = 4  # updates in one graph
+
+
+class DeviceTrainer:
+    """Trains a dictionary on a device.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of ``backend="torch"``, without a penalty on the dictionary.
+    n_bins : int
+    dtype : torch.dtype
+        Of the frames.
+
+    Examples
+    --------
+    >>> import ondes
+    >>> settings = ondes.OnlineNMF(2, backend="torch").settings
+    >>> trainer = DeviceTrainer(settings, 3, torch.float32)
+    >>> trainer.load(np.full((2, 3), 1 / 3), Statistics.zeros(2, 3), 0)
+    >>> trainer.train(torch.rand(200, 3)).n_frames, trainer.n_frames_seen
+    (200.0, 200)
+    """
+
+    def __init__(self, settings: Settings, n_bins: int, dtype: torch.dtype) -> None:
+        self._settings, self._dtype = settings, dtype
+        self._identity = _identity(settings)
+        self.device = torch.device(settings.compute.device or "cpu")
+        self.backend = f"torch ({ready(str(self.device))})"
+        self._wide = widest(self.device)
+        self._beta = settings.divergence.beta
+        shape = settings.n_components, n_bins
+        self._problem = settings.problem(np.zeros(shape))
+        self._state = torch.zeros((3, *shape), dtype=self._wide, device=self.device)
+        self._background: Tensor | None = None
+        self._background_mean = 0.0
+        if self._problem.background is not None:
+            row, self._background_mean = backend.background_row(self._problem)
+            self._background = torch.tensor(row, dtype=dtype, device=self.device)
+        self._graphs: dict[tuple[int, int], _Graph] = {}
+        self._n_met: dict[tuple[int, int], int] = {}
+        self._n_remembered, self._divergence, self.n_frames_seen = 0.0, 0.0, 0
+
+    def serves(self, settings: Settings, n_bins: int, dtype: torch.dtype) -> bool:
+        """Whether this trainer would be made for these arguments."""
+        same = n_bins == self._state.shape[2] and dtype == self._dtype
+        return same and _are_equal(self._identity, _identity(settings))
+
+    # ---- from the host and back ----
+
+    def load(self, components: Array, statistics: Statistics, n_frames_seen: int) -> None:
+        """Go on from here."""
+        parts = np.stack([components, statistics.numerator, statistics.denominator])
+        self._state.copy_(torch.tensor(parts, dtype=self._wide))
+        self._n_remembered = float(statistics.n_frames)
+        self._divergence = float(statistics.divergence)
+        self.n_frames_seen = n_frames_seen
+
+    def fetch(self) -> tuple[Array, Statistics]:
+        """The dictionary and the statistics, float64 on the host."""
+        components, numerator, denominator = (
+            each.copy() for each in self._state.cpu().double().numpy()
+        )
+        counts = self._divergence, self._n_remembered
+        return components, Statistics(numerator, denominator, *counts, self._beta)
+
+    # ---- training ----
+
+    def train(
+        self,
+        frames: Tensor | Array,
+        order: NDArray[np.intp] | None = None,
+        n_frames_in_set: int | None = None,
+    ) -> Trained:
+        """One update per `batch_size` frames, as `OnlineNMF.partial_fit` makes them.
+
+        Parameters
+        ----------
+        frames : tensor on the device, or array, of shape (n_frames, n_bins)
+        order : integer array, optional
+            Of the frames; by default that in which they are given.
+        n_frames_in_set : int, optional
+            N of the paper's forgetting r^(β/N).
+        """
+        with memory_errors(self.device):
+            if isinstance(frames, Tensor):
+                return self._train(frames, order, n_frames_in_set)
+            if order is None:
+                order = np.arange(len(frames))
+            size = self._settings.batch_size or len(order)
+            span = max(1, SPAN // frames.shape[1] // size) * size
+            parts = [
+                self._train(
+                    tensors.upload(np.ascontiguousarray(frames[order[rows]]), self.device),
+                    None,
+                    n_frames_in_set,
+                )
+                for rows in slices(len(order), span)
+            ]
+            return Trained(*(sum(each) for each in zip(*parts, strict=True)))
+
+    def _train(
+        self, frames: Tensor, order: NDArray[np.intp] | None, n_frames_in_set: int | None
+    ) -> Trained:
+        level = tensors.levels(frames, self._problem.background)
+        rows, sizes = self._batches(level, order)
+        factors = []
+        for n in sizes:
+            n_past = self.n_frames_seen + self._settings.prior_frames
+            factors.append(self._settings.forgetting.factor(n_past, float(n), n_frames_in_set))
+            self.n_frames_seen += n
+        fading = torch.tensor(factors, dtype=self._wide, device=self.device)
+        found, first, done = [], 0, 0
+        for n_batches in self._chunks(sizes):
+            several = slice(done, done + n_batches)
+            last = first + sum(sizes[several])
+            taken = slice(first, last) if rows is None else rows[first:last]
+            values = tensors.levelled(frames[taken], level[taken])
+            known = None
+            if self._background is not None:
+                known = (self._background_mean / level[taken]).to(self._dtype)
+            found += self._advance(values, known, fading[several], sizes[several])
+            first, done = last, done + n_batches
+        divergences = torch.cat(found).tolist() if found else []
+        for factor, n, divergence in zip(factors, sizes, divergences, strict=True):
+            self._n_remembered = self._n_remembered * factor + n
+            self._divergence = self._divergence * factor + divergence
+        return Trained(float(sum(sizes)), float(sum(divergences)))
+
+    def _batches(
+        self, level: Tensor, order: NDArray[np.intp] | None
+    ) -> tuple[Tensor | None, list[int]]:
+        """The non-silent frames in order, None for all as they are, and how many each batch has."""
+        is_active = level > 0
+        n_frames = len(level) if order is None else len(order)
+        size = self._settings.batch_size or n_frames
+        if bool(is_active.all()):
+            sizes = [rows.stop - rows.start for rows in slices(n_frames, size)]
+            return None if order is None else torch.tensor(order, device=self.device), sizes
+        active = is_active.cpu().numpy()
+        order = np.arange(n_frames) if order is None else order
+        counts = [int(active[order[rows]].sum()) for rows in slices(n_frames, size)]
+        rows = torch.tensor(order[active[order]], device=self.device)
+        return rows, [n for n in counts if n]
+
+    def _chunks(self, sizes: list[int]) -> list[int]:
+        """How many batches are put in order at a time."""
+        if not sizes:
+            return []
+        n = max(REPEATS, CHUNK // (self._state.shape[2] * max(sizes)) // REPEATS * REPEATS)
+        return [rows.stop - rows.start for rows in slices(len(sizes), n)]
+
+    def _advance(
+        self, values: Tensor, known: Tensor | None, factors: Tensor, sizes: list[int]
+    ) -> list[Tensor]:
+        """One update per batch; returns the divergences, as tensors of several each."""
+        found, first, done = [], 0, 0
+        for n, group in itertools.groupby(sizes):
+            n_left = len(list(group))
+            while n_left:
+                repeats = REPEATS if n_left >= REPEATS else 1
+                rows, several = slice(first, first + repeats * n), slice(done, done + repeats)
+                given = values[rows], None if known is None else known[rows], factors[several]
+                found.append(self._several(*given))
+                first, done, n_left = rows.stop, several.stop, n_left - repeats
+        return found
+
+    def _several(self, values: Tensor, known: Tensor | None, factors: Tensor) -> Tensor:
+        shape = len(values), len(factors)
+        if shape not in self._graphs:
+            # A graph pays where a size recurs; silent frames make batches of many sizes.
+            self._n_met[shape] = self._n_met.get(shape, 0) + 1
+            if self._n_met[shape] < 2 or not self._is_recordable(values):
+                return self._update(values, known, factors)
+            self._graphs[shape] = self._record(values, known, factors)
+        graph = self._graphs[shape]
+        graph.values.copy_(values)
+        graph.factors.copy_(factors)
+        if graph.known is not None and known is not None:
+            graph.known.copy_(known)
+        graph.graph.replay()
+        return graph.divergences.clone()
+
+    def _is_recordable(self, values: Tensor) -> bool:
+        """Whether an update never needs the host: the plain solve may, with a tol or a penalty."""
+        is_simple = self._problem.penalty is None and self._problem.solver.tol == 0
+        is_fused = backend.is_fused(self._problem, values)
+        return self.device.type == "cuda" and (is_simple or is_fused)
+
+    def _record(self, values: Tensor, known: Tensor | None, factors: Tensor) -> _Graph:
+        known = None if known is None else known.clone()
+        given = values.clone(), known, factors.clone()
+        before = self._state.clone()
+        other = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        other.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(other):  # kernels are compiled here, which cannot be recorded
+            self._update(*given)
+        torch.cuda.current_stream(self.device).wait_stream(other)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            divergences = self._update(*given)
+        self._state.copy_(before)
+        return _Graph(graph, *given, divergences)
+
+    def _update(self, values: Tensor, known: Tensor | None, factors: Tensor) -> Tensor:
+        """As many updates as there are factors, of as many frames each; their divergences."""
+        settings = self._settings
+        dictionary = self._state[0]
+        statistics = Statistics(self._state[1], self._state[2], None, None, self._beta)
+        divergences = []
+        for rows, factor in zip(
+            slices(len(values), len(values) // len(factors)), factors, strict=True
+        ):
+            _, sums = backend.solve(
+                values[rows],
+                dictionary,
+                self._problem,
+                background=self._background,
+                background_activation=None if known is None else known[rows],
+                precision=settings.compute.precision or "tf32",
+                with_sums=True,
+            )
+            assert sums is not None
+            gradient = None if self._problem.penalty is None else sums.penalty_gradient
+            new = Statistics.from_sums(
+                dictionary, sums.weighted, sums.inverse, gradient, None, None, self._beta
+            )
+            dictionary, statistics, _ = update(
+                dictionary,
+                statistics,
+                new,
+                factor,
+                exponent=settings.dictionary_exponent,
+                n_fixed=settings.n_fixed,
+                is_sparse=settings.sparsity > 0,
+                xp=torch,
+            )
+            divergences.append(sums.divergence)
+        for kept, now in zip(
+            self._state, (dictionary, statistics.numerator, statistics.denominator), strict=True
+        ):
+            kept.copy_(now)
+        return torch.stack(divergences)
+
+
+def trainer_for(
+    settings: Settings, frames: Tensor | Array, before: DeviceTrainer | None
+) -> DeviceTrainer:
+    """The trainer of before, with its recorded graphs, where it serves these frames; or a new one.
+
+    Parameters
+    ----------
+    settings : Settings
+    frames : tensor or array of shape (n_frames, n_bins)
+    before : DeviceTrainer, optional
+    """
+    dtype = frames.dtype if isinstance(frames, Tensor) else getattr(torch, frames.dtype.name)
+    arguments = settings, int(frames.shape[1]), dtype
+    is_same = before is not None and before.serves(*arguments)
+    return before if before is not None and is_same else DeviceTrainer(*arguments)
+
+
+class _Graph(NamedTuple):
+    """Recorded updates, with the tensors that they read and write."""
+
+    graph: torch.cuda.CUDAGraph
+    values: Tensor
+    known: Tensor | None
+    factors: Tensor
+    divergences: Tensor
+
+
+def _identity(settings: Settings) -> dict[str, object]:
+    """The settings as values that later changes of them do not reach."""
+    return copy.deepcopy(vars(settings))
+
+
+def _are_equal(one: dict[str, object], other: dict[str, object]) -> bool:
+    return all(_is_equal(value, other[name]) for name, value in one.items())
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if hasattr(one, "__array__") or hasattr(other, "__array__"):
+        return np.array_equal(one, other)
+    return bool(one == other)
