@@ -18,24 +18,18 @@ from ondes.errors import FileError, printable
 
 if TYPE_CHECKING:
     from ondes.separation import Sources
+    from ondes.signal.locations import Location
     from ondes.trained import TrainedSeparator
 
 
 NEARLY_SILENT = -20.0  # decibels relative to the mix
+BEGINNING = 10  # seconds that a hint is based on
 
 
 @click.command(short_help="Separate recordings into sources.")
 @click.argument("mixes", nargs=-1, required=True, metavar="MIX...")
 @options.dictionaries(required=False)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(file_okay=False),
-    callback=terminal.no_minus,
-    default="separated",
-    show_default=True,
-    help="The folder to write to.",
-)
+@options.output("The folder to write to.", default="separated", type=click.Path(file_okay=False))
 @click.option(
     "--filename",
     default="{track}/{stem}.{ext}",
@@ -50,6 +44,13 @@ NEARLY_SILENT = -20.0  # decibels relative to the mix
     help="Let the dictionary of this source follow the mix; may be repeated.",
 )
 @options.count("--free", help="Learn N more components from the mix; they are the source 'rest'.")
+@click.option(
+    "--spatial",
+    type=click.Choice(["none", "room", "pan"]),
+    default="none",
+    show_default=True,
+    help="Where sources are: room, one microphone per source; pan, places in a stereo mix.",
+)
 @options.span
 @options.discovery
 @options.seed
@@ -63,12 +64,15 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     Each -d is one source, named after its file or as in -d NAME=MODEL. One model whose components
     are in groups is as many sources. Without -d, the sources are learned from the mix itself.
     --adapt suits the source that the models know less of, usually the music under a voice.
+    With --spatial room, a recording of two to eight microphones gives each source's sound at each
+    of them; it needs as many sources as microphones.
 
     \b
     ondes separate talk.mp3 -d speech.ondes -d music.ondes -o stems/
     ondes separate talk.mp3 -d speech.ondes -d music.ondes --adapt music
     ondes separate talk.mp3 -d speech.ondes --free 8
     ondes separate talk.mp3 -d talk.ondes              (from ondes train)
+    ondes separate mics.wav -d speech.ondes -d music.ondes --spatial room
     ondes separate band.wav --sources 4
     """  # noqa: D301
     from ondes.discovery import source_names
@@ -121,12 +125,12 @@ def _check_adaptation(names: Sequence[str], given: dict[str, Any]) -> None:
 
 
 def _targets(
-    recordings: Sequence[Path], names: Sequence[str], given: dict[str, Any]
-) -> dict[Path, dict[str, Path]]:
+    recordings: Sequence[Location], names: Sequence[str], given: dict[str, Any]
+) -> dict[Location, dict[str, Path]]:
     """The file of every stem of every mix, checked before any work."""
     from ondes.atomic_file import check_destination, remove_abandoned
 
-    targets: dict[Path, dict[str, Path]] = {}
+    targets: dict[Location, dict[str, Path]] = {}
     for path in recordings:
         track = "stdin" if str(path) == "-" else path.stem
         words = {"track": _no_dots(track), "trackext": path.suffix[1:], "ext": "wav"}
@@ -166,12 +170,14 @@ def _as_name(source: str) -> str:
 
 
 def _separate_one(
-    path: Path,
+    path: Location,
     sources: Sources | TrainedSeparator | None,
     files: dict[str, Path],
     given: dict[str, Any],
     compute: dict[str, Any],
 ) -> dict[str, Any]:
+    import numpy as np
+
     from ondes.separation import StemLevels, separate_file
     from ondes.signal.audio_writer import AudioWriter
     from ondes.signal.recordings import probe
@@ -190,10 +196,12 @@ def _separate_one(
             sources = as_sources({"mix": discover(path, given, bar.show_learning)})
         separated = separate_file(
             path, sources, start=given["start"], end=given["end"], raw=given["raw"],
-            adapt=given["adapt"], n_free=given["free"] or 0, random_state=given["seed"], **compute,
+            adapt=given["adapt"], n_free=given["free"] or 0, spatial=given["spatial"],
+            random_state=given["seed"], **compute,
         )  # fmt: skip
         writers: dict[str, AudioWriter] = {}
         levels = StemLevels()
+        beginning: list[Any] = []
         n_samples = 0
         for blocks in separated:
             first = next(iter(blocks.values()))
@@ -208,6 +216,8 @@ def _separate_one(
             for name, samples in blocks.items():
                 writers[name].write(samples)
             levels.add(blocks)
+            if n_samples < BEGINNING * separated.sr:
+                beginning.append(sum(blocks.values()))
             n_samples += len(first)
             bar.show(n_samples / separated.sr, total, "separating")
     if is_discovered:
@@ -215,6 +225,8 @@ def _separate_one(
             if decibels < NEARLY_SILENT:
                 below = "silent" if decibels == -math.inf else f"{-decibels:.0f} dB below the mix"
                 terminal.complain(f"{printable(path.name)}: {name} is {below}.")
+    elif given["spatial"] == "none" and len(files) == separated.channels > 1 and beginning:
+        _hint_at_a_room(path, np.concatenate(beginning), separated.sr)
     seconds = n_samples / separated.sr
     return {
         "track": path,
@@ -223,6 +235,16 @@ def _separate_one(
         "stems": files,
         "levels": levels.decibels(),
     }
+
+
+def _hint_at_a_room(path: Location, samples: Any, sr: int) -> None:
+    from ondes.separation.spatial.places import resembles_room
+
+    if resembles_room(samples[: BEGINNING * sr], sr):
+        terminal.complain(
+            f"{printable(path.name)}: the channels differ in phase as those of microphones in a "
+            "room do; --spatial room may separate better."
+        )
 
 
 def _make_folder(file: Path, stack: contextlib.ExitStack) -> None:

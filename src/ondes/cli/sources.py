@@ -13,6 +13,7 @@ from ondes.cli import options, terminal
 if TYPE_CHECKING:
     from ondes.dictionary import Dictionary
     from ondes.separation import Sources
+    from ondes.signal.locations import Location
     from ondes.trained import TrainedSeparator
 
 
@@ -32,6 +33,17 @@ def load_dictionaries(given: Sequence[str]) -> dict[str, Dictionary]:
 def _name_and_path(given: str) -> tuple[str, str]:
     name, equals, path = given.partition("=")
     return (name, path) if equals and not Path(given).exists() else (Path(given).stem, given)
+
+
+def named_files(given: Sequence[str]) -> dict[str, list[str]]:
+    """Files, folders and globs by the source they are of, from NAME=FILES; names may recur."""
+    found: dict[str, list[str]] = {}
+    for each in given:
+        name, equals, files = each.partition("=")
+        if not (name and equals and files):
+            raise click.UsageError(f"{each!r} is not of the form NAME=FILES, as speech=lectures/.")
+        found.setdefault(name, []).append(files)
+    return found
 
 
 def load_sources(given: Sequence[str]) -> Sources | TrainedSeparator:
@@ -73,7 +85,7 @@ def check_discovery(mixes: Sequence[str], given: Mapping[str, Any]) -> None:
 
 
 def discover(
-    path: str | Path, given: Mapping[str, Any], progress: Callable[[Any], object]
+    path: str | Location, given: Mapping[str, Any], progress: Callable[[Any], object]
 ) -> Dictionary:
     """The sources of a mixture, learned from the mixture at its own sampling rate."""
     from ondes.discovery import discover_sources

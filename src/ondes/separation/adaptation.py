@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from ondes.nmf.divergence import Array
-from ondes.nmf.encoding import Compute, encode, summarise
-from ondes.nmf.estimator import OnlineNMF
-from ondes.nmf.forgetting import HalfLife
+from ondes.nmf.dictionary_update import update
+from ondes.nmf.divergence import Array, level_frames
+from ondes.nmf.encoding import Compute, summarise
+from ondes.nmf.initialisation import random_frames
+from ondes.nmf.penalties import ActivationPenalty
 from ondes.nmf.problem import Solver
+from ondes.nmf.statistics import Statistics
 from ondes.separation.sources import Sources
 from ondes.signal.silence import Loudest, is_active, loudest_of, merge
 
@@ -25,12 +26,13 @@ __all__ = ["AdaptedSources", "FreeComponents"]
 # Frames are compared by their amplitude, whose square may overflow: 60 dB of power are 30 here.
 TOP_DB = 60.0 / 2
 MIXTURE = 0  # the number of the one recording
-HALF_LIFE = 4.0  # seconds: an unknown source may change at any time
-FIRST_VISITS = 5  # a dictionary just drawn is far from good
+FREE_HALF_LIFE = 4.0  # seconds: an unknown source may change at any time
+N_FIRST_ITERATIONS, N_FREE_ITERATIONS = 40, 30  # rows that were just drawn are far from good
+SMOOTH_START = 0.1  # of a frame's mean: zero could never grow
 
 PRIOR = 20.0  # weight of a learned component, in units of the mean use of its source's components
 ADAPTATION_HALF_LIFE = 30.0  # seconds
-FIRST_STEPS, N_ITERATIONS = 10, 15  # steps on the activations alone, then moves of the dictionary
+FIRST_STEPS, N_ITERATIONS = 10, 8  # steps on the activations alone, then moves of the dictionary
 
 
 class ActiveFrames:
@@ -42,7 +44,10 @@ class ActiveFrames:
     def select(self, spectra: Array, amplitude: Array) -> Array:
         """The active ones of the next frames, by the largest amplitude in each."""
         self._loudest = merge(self._loudest, loudest_of(amplitude, MIXTURE))
-        active: Array = spectra[is_active(amplitude, MIXTURE, self._loudest, TOP_DB)]
+        loud = is_active(amplitude, MIXTURE, self._loudest, TOP_DB)
+        active: Array = spectra[
+            loud & spectra.any(axis=1)
+        ]  # all sound may lie above the known band
         return active
 
 
@@ -95,8 +100,9 @@ class AdaptedSources:
         """Return to the dictionaries as they were learned."""
         self._active = ActiveFrames()
         self._rows = self._first.copy()
-        self._numerator: Array = np.zeros(self._first.shape)
-        self._denominator: Array = np.zeros(self._first.shape)
+        moving = self._first[self._moves]  # nothing else is kept of the others
+        self._numerator: Array = np.zeros_like(moving)
+        self._denominator: Array = np.zeros_like(moving)
 
     def learn(self, spectra: Array, amplitude: Array) -> Sources:
         """Learn from the next frames, and return all sources as they are known now.
@@ -125,29 +131,34 @@ class AdaptedSources:
                 activations = (activations * scale).astype(frames.dtype)
             encoding, new = summarise(frames, problem, self._compute, activations)
             activations = encoding.activations / scale
-            self._numerator = past[0] + new.numerator * scale[:, None] ** (1 - beta)
-            self._denominator = past[1] + new.denominator / scale[:, None]
+            own = scale[self._moves, None]
+            self._numerator = past[0] + new.numerator[self._moves] * own ** (1 - beta)
+            self._denominator = past[1] + new.denominator[self._moves] / own
             self._maximise(2 - beta)
 
     def _maximise(self, power: float) -> None:
         """The exact maximum of the posterior under the majoriser."""
-        prior = np.empty((len(self._rows), 1))
-        for source in range(len(self._learned.names)):
-            own = self._learned.source_of == source
-            prior[own] = PRIOR * self._denominator[own].mean()
-        prior = np.maximum(prior, 1e-300)
-        counts = prior * self._first**power + self._numerator
-        rows = (counts / (prior + self._denominator)) ** (1 / power)
-        self._rows = np.where(self._moves[:, None], rows, self._first)
+        moving = self._learned.source_of[self._moves]
+        for source in set(moving.tolist()):
+            every, own = self._learned.source_of == source, moving == source
+            prior = max(PRIOR * float(self._denominator[own].mean()), 1e-300)
+            counts = prior * self._first[every] ** power + self._numerator[own]
+            rows = counts / (prior + self._denominator[own])
+            self._rows[every] = rows if power == 1 else rows ** (1 / power)
 
     def _sources(self) -> Sources:
-        rows = self._rows / self._rows.sum(axis=1, keepdims=True)
-        dictionary = np.where(self._moves[:, None], rows, self._learned.dictionary)
+        dictionary = self._learned.dictionary.copy()
+        moved = self._rows[self._moves]
+        dictionary[self._moves] = moved / moved.sum(axis=1, keepdims=True)
         return replace(self._learned, dictionary=dictionary)
 
 
 class FreeComponents:
     """One more source beside the known ones, whose dictionary follows the mixture.
+
+    Activations and the free rows take turns, many times per batch: that is what a source without
+    any prior needs. Sums over earlier frames fade. Free rows describe best what repeats, so a
+    voice should be known and the music or the noise behind it free, not the other way round.
 
     Parameters
     ----------
@@ -159,8 +170,10 @@ class FreeComponents:
         Name of the new source.
     compute : Compute, optional
         Backend, device and threads.
-    **settings
-        Further parameters of `OnlineNMF`.
+    penalty : ActivationPenalty, optional
+        On the activations, with the sources as groups.
+    random_state : int
+        Decides which frames the free rows start from.
 
     Examples
     --------
@@ -181,19 +194,28 @@ class FreeComponents:
         n_free: int,
         name: str,
         compute: Compute | None = None,
-        **settings: Any,
+        *,
+        penalty: ActivationPenalty | None = None,
+        random_state: int = 0,
     ) -> None:
+        if name in sources.names:
+            names = (*sources.names, name)
+            raise ValueError(f"Two sources have the same name among {names}; rename one.")
         # Sparsity of the known sources alone would hand everything to the free components.
-        self._sources = replace(sources, sparsity=0.0)
-        self._n_free, self._name = n_free, name
-        self._compute = compute or Compute()
-        self._settings = settings
+        self._known = replace(sources, sparsity=0.0)
+        self._n_free, self._name, self._penalty = n_free, name, penalty
+        self._compute, self._random_state = compute or Compute(), random_state
+        self._half_life = FREE_HALF_LIFE * sources.sr / sources.stft.hop_length
+        beta = sources.divergence.beta
+        self._exponent = 1 / (2 - beta) if beta < 1 else 1.0  # of a step that never goes too far
         self.reset()
 
     def reset(self) -> None:
         """Forget everything learned."""
-        self._learner: OnlineNMF | None = None
         self._active = ActiveFrames()
+        empty = np.empty((0, self._known.stft.n_bins))
+        self._sources = self._known.with_source(empty, self._name)
+        self._past = Statistics.zeros(*self._known.dictionary.shape)
 
     def learn(self, spectra: Array, amplitude: Array) -> Sources:
         """Learn from the next frames, and return all sources as they are known now.
@@ -205,37 +227,39 @@ class FreeComponents:
             The largest amplitude in each frame; nothing is learned from frames 60 dB below the
             loudest one so far.
         """
-        active = self._active.select(spectra, amplitude)
-        if len(active):
-            if self._learner is None:
-                self._learner = self._first_learner(active)
-            else:
-                self._learner.partial_fit(active)
-        free = np.empty((0, spectra.shape[1]))
-        if self._learner is not None:
-            free = self._learner.components_[self._sources.n_components :]
-        return self._sources.with_source(free, self._name)
+        frames = self._active.select(spectra, amplitude)
+        if len(frames):
+            n_iterations = N_FREE_ITERATIONS
+            if self._sources.n_components == self._known.n_components:
+                self._start(frames)
+                n_iterations = N_FIRST_ITERATIONS
+            self._move(frames, n_iterations)
+        return self._sources
 
-    def _first_learner(self, active: Array) -> OnlineNMF:
-        """Drawn from the frames that the known sources explain worst: the unknown is loud there."""
-        known = self._sources
-        frames_per_second = known.sr / known.stft.hop_length
-        learner = OnlineNMF(
-            known.n_components + self._n_free,
-            fixed_components=known.dictionary,
-            beta_loss=known.divergence.beta,
-            groups=np.append(known.source_of, np.full(self._n_free, len(known.names))),
-            forgetting=HalfLife(HALF_LIFE * frames_per_second),
-            backend=self._compute.backend,
-            device=self._compute.device,
-            precision=self._compute.precision,
-            n_jobs=self._compute.n_jobs,
-            **self._settings,
-        )
-        # By the reference: which frames are chosen must not depend on a backend's rounding.
-        encoding = encode(active, known.problem(Solver()), Compute("reference"))
-        unexplained = encoding.divergences()
-        worst = active[unexplained >= np.median(unexplained)]
-        for frames in [worst] * FIRST_VISITS + [active] * FIRST_VISITS:
-            learner.partial_fit(frames)
-        return learner
+    def _start(self, frames: Array) -> None:
+        """Rows from random frames."""
+        values = level_frames(frames, None).values
+        rng = np.random.RandomState(self._random_state)
+        rows = random_frames(values + SMOOTH_START, self._n_free, rng)
+        self._sources = self._known.with_source(rows, self._name)
+        shape = self._sources.dictionary.shape
+        self._past = Statistics.zeros(*shape, beta=self._known.divergence.beta)
+
+    def _move(self, frames: Array, n_iterations: int) -> None:
+        fade, past, kept = 0.5 ** (len(frames) / self._half_life), self._past, self._past
+        activations = None
+        for _ in range(n_iterations):
+            problem = self._sources.problem(Solver(max_steps=1, momentum=()), self._penalty)
+            encoding, new = summarise(frames, problem, self._compute, activations)
+            rows, kept, scale = update(
+                self._sources.dictionary,
+                past,
+                new,
+                fade,
+                exponent=self._exponent,
+                n_fixed=self._known.n_components,
+            )
+            past = past.rescale(scale)
+            activations = (encoding.activations * scale).astype(frames.dtype)
+            self._sources = replace(self._sources, dictionary=rows)
+        self._past = kept

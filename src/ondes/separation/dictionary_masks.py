@@ -14,7 +14,7 @@ from ondes.separation.adaptation import AdaptedSources, FreeComponents
 from ondes.separation.masks import source_masks
 from ondes.separation.sources import Sources
 
-__all__ = ["DictionaryMasks"]
+__all__ = ["DictionaryMasks", "learner_of"]
 
 Spectra = NDArray[np.float32]
 
@@ -47,7 +47,7 @@ class DictionaryMasks:
         compute: Compute,
     ) -> None:
         if batch_size is None:
-            batch_size = BATCH_SIZE_ADAPTING if adapt else BATCH_SIZE
+            batch_size = BATCH_SIZE_ADAPTING if adapt or n_free else BATCH_SIZE
         if batch_size < 1 or n_free < 0:
             raise ValueError(
                 f"batch_size={batch_size} must be 1 or more, and n_free={n_free} 0 or more."
@@ -57,14 +57,15 @@ class DictionaryMasks:
         self._batch_size, self._compute = batch_size, compute
         added = [*([rest] if n_free else []), *([] if residual is None else [residual])]
         self.names = (*sources.names, *added)
-        self._learner: AdaptedSources | FreeComponents | None = None
-        if adapt and n_free:
-            raise ValueError("Either sources adapt or free components are learned; give one.")
-        if adapt:
-            self._learner = AdaptedSources(sources, adapt, compute)
-        if n_free:
-            settings = {"batch_size": batch_size, "penalty": penalty, "random_state": random_state}
-            self._learner = FreeComponents(sources, n_free, rest, compute, **settings)
+        self._learner = learner_of(
+            sources,
+            adapt=adapt,
+            n_free=n_free,
+            rest=rest,
+            penalty=penalty,
+            random_state=random_state,
+            compute=compute,
+        )
         self.reset()
 
     def reset(self) -> None:
@@ -115,3 +116,25 @@ class DictionaryMasks:
     def _joined(self, masks: list[Spectra]) -> Spectra:
         nothing = np.zeros((len(self.names), 0, self._sources.stft.n_bins), np.float32)
         return np.concatenate([nothing, *masks], axis=1)
+
+
+def learner_of(
+    sources: Sources,
+    *,
+    adapt: Sequence[str],
+    n_free: int,
+    rest: str,
+    penalty: ActivationPenalty | None = None,
+    random_state: int,
+    compute: Compute,
+) -> AdaptedSources | FreeComponents | None:
+    """What learns from the mixture while it is separated, if anything; see `Separator`."""
+    if adapt and n_free:
+        raise ValueError("Either sources adapt or free components are learned; give one.")
+    if adapt:
+        return AdaptedSources(sources, adapt, compute)
+    if n_free:
+        return FreeComponents(
+            sources, n_free, rest, compute, penalty=penalty, random_state=random_state
+        )
+    return None

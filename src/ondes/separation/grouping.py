@@ -2,7 +2,8 @@
 
 Three features distinguish instruments whatever they play: how high a component lies, how tonal its
 spectrum is, and how long it lasts. Components that are close in all three become one group, by
-Ward's clustering with the square root of their energy as weight.
+Ward's clustering with their energy as weight: a stem of a few quiet components would be nearly
+silent.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def group_components(
     features, energy = component_features(components, audio, arrays, compute)
     if not energy.any():
         raise ValueError("All frames are silent, so components cannot be grouped; give others.")
-    weights = np.sqrt(energy / energy.max()) + 1e-6
+    weights = energy / energy.max() + 1e-6
     centred = features - np.average(features, axis=0, weights=weights)
     spread = np.sqrt(np.average(centred**2, axis=0, weights=weights))
     labels = _ward(centred / np.maximum(spread, 1e-12), weights, n_sources)

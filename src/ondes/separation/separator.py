@@ -1,62 +1,46 @@
 """A mixture in, its sources out: they sum to the mixture, sample by sample.
 
-Every frame of the mixture is explained by all dictionaries together, and the power of each bin is
-divided as the model says. The result does not depend on how the samples are cut into blocks.
+Between the Fourier transform of the mixture and its inverse stands a stream of images, which says
+what each source contributes to each channel. The result does not depend on how samples are cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, BinaryIO, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ondes.errors import FileError
-from ondes.nmf.divergence import Array
 from ondes.nmf.encoding import Compute
 from ondes.nmf.penalties import ActivationPenalty
 from ondes.rebatch import slices
-from ondes.separation.dictionary_masks import DictionaryMasks
-from ondes.separation.sources import REST, Models, Sources
-from ondes.separation.unfolded_masks import TrainedModel, UnfoldedMaskStream
+from ondes.separation.image_stream import ImageStream, image_stream
+from ondes.separation.masked_frames import LOUDEST_SAMPLE, MaskedFrames, MaskStream
+from ondes.separation.sources import REST, Models
+from ondes.separation.unfolded_masks import TrainedModel
 from ondes.signal.excerpt import Excerpt, open_excerpt
-from ondes.signal.recordings import RawFormat
-from ondes.signal.stft import Frames, Stft, mean_power
+from ondes.signal.recordings import PathOrStream, RawFormat
+from ondes.signal.stft import Frames
 
-__all__ = ["Separator", "separate", "separate_file"]
+if TYPE_CHECKING:
+    from ondes.separation.device_stream import DeviceSeparation
+
+__all__ = ["MaskStream", "Separator", "StemBlocks", "separate", "separate_file"]
 
 Samples = NDArray[np.float32]
 
 FRAMES_AT_ONCE = 64
-LOUDEST_SAMPLE = 1e30  # beyond, the Fourier sums of float32 may overflow
-
-
-@runtime_checkable
-class MaskStream(Protocol):
-    """Masks of a stream of frames: `DictionaryMasks`, `UnfoldedMaskStream`, `SubtractionMasks`."""
-
-    names: tuple[str, ...]
-    sr: int
-    stft: Stft
-
-    def reset(self) -> None:
-        """Forget everything pushed so far."""
-
-    def push(self, spectra: Samples, amplitude: Samples) -> Array:
-        """Take the next frames; return the masks that are ready, (n_sources, m, n_bins)."""
-
-    def flush(self) -> Array:
-        """Return the last masks, and reset."""
 
 
 class Separator:
     """Separate a stream at constant memory: samples in, samples of each source out.
 
-    Masks come from the mean power of the channels and are the same for each channel, so that a
-    source keeps its place in the stereo image. Above the highest frequency that the models know,
-    every source gets the mean of its masks over the octave below.
+    By default masks come from the mean power of the channels and are the same for each channel, so
+    that a source keeps its place in the stereo image. Above the highest frequency that the models
+    know, every source gets the mean of its masks over the octave below. With `spatial`, the
+    channels are used to tell sources apart.
 
     Parameters
     ----------
@@ -64,6 +48,11 @@ class Separator:
         The dictionaries of the sources, or a separator that was trained for them.
     sr : int, optional
         Sampling rate of the mixture; by default that of the models.
+    spatial : {"none", "room", "pan"}
+        What else than their spectra tells the sources apart. "room": several microphones, as many
+        as sources, from two to eight; a demixing matrix in every bin. "pan": stereo where each
+        source is panned to a place of its own; there may be more sources than channels. Both
+        work on blocks of 20 s, and remember what they found with a half-life of 20 s.
     residual : str, optional
         Name of one more source, for power beyond ten times what the dictionaries explain. By
         default the sources share all power in proportion.
@@ -80,7 +69,9 @@ class Separator:
         at a time.
     batch_size : int, optional
         Frames separated at a time, and between two updates of dictionaries that adapt. The output
-        is delayed by as many frames. By default 64, or 256 with `adapt`.
+        is delayed by as many frames. By default 64, or 256 with `adapt` or `n_free`; with `spatial`
+        20 s, and 32 frames for a live stream; with ``backend="torch"``, whose whole chain is on
+        the device, a minute.
     random_state : int
         Decides the first dictionary of the free components.
     backend, device, n_jobs
@@ -96,6 +87,7 @@ class Separator:
     Examples
     --------
     >>> import numpy as np
+    >>> from ondes.separation import Sources
     >>> from ondes.signal.audio_settings import AudioSettings
     >>> from ondes.signal.stft import Stft
     >>> rows = np.array([[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
@@ -113,6 +105,7 @@ class Separator:
         models: Models | TrainedModel | MaskStream,
         *,
         sr: int | None = None,
+        spatial: str = "none",
         residual: str | None = None,
         adapt: str | Sequence[str] = (),
         n_free: int = 0,
@@ -124,41 +117,46 @@ class Separator:
         device: str | None = None,
         n_jobs: int | None = None,
     ) -> None:
-        self._masks: MaskStream
-        if isinstance(models, TrainedModel):
-            if residual is not None or adapt or n_free or penalty is not None:
-                raise ValueError(
-                    "A trained separator takes neither residual, adapt, n_free nor penalty."
-                )
-            self._masks = UnfoldedMaskStream(models)
-        elif isinstance(models, MaskStream):
-            self._masks = models
-        else:
-            self._masks = DictionaryMasks(
-                Sources.of(models),
-                residual=residual,
-                adapt=(adapt,) if isinstance(adapt, str) else tuple(adapt),
-                n_free=n_free,
-                rest=rest,
-                penalty=penalty,
-                batch_size=batch_size,
-                random_state=random_state,
-                compute=Compute(backend, device, n_jobs=n_jobs),
+        self._images: ImageStream
+        compute = Compute(backend, device, n_jobs=n_jobs)
+        self._images, self._stft, model_sr = image_stream(
+            models,
+            sr,
+            spatial=spatial,
+            residual=residual,
+            adapt=(adapt,) if isinstance(adapt, str) else tuple(adapt),
+            n_free=n_free,
+            rest=rest,
+            penalty=penalty,
+            batch_size=batch_size,
+            random_state=random_state,
+            compute=compute,
+        )
+        self.names = self._images.names
+        self.sr = model_sr if sr is None else sr
+        self._on_device: DeviceSeparation | None = None
+        if backend == "torch" and isinstance(self._images, MaskedFrames):
+            from ondes.separation.device_stream import on_device
+
+            options: dict[str, Any] = {"residual": residual, "penalty": penalty}
+            learns = bool(adapt) or n_free > 0
+            self._on_device = on_device(
+                models,
+                self._images.masks,
+                self._stft,
+                self.sr,
+                learns,
+                compute,
+                batch_size,
+                **options,
             )
-        self.names = self._masks.names
-        if len(set(self.names)) < len(self.names):
-            raise ValueError(f"Two sources have the same name among {self.names}; rename one.")
-        self.sr = self._masks.sr if sr is None else sr
-        self._n_known = self._masks.stft.n_bins
-        self._stft = self._masks.stft.at_rate(self.sr / self._masks.sr)
-        self._stft.check_invertible()
         self.reset()
 
     def reset(self) -> None:
         """Forget everything pushed so far, and what was learned from it."""
         self._shape: tuple[int, ...] | None = None
         self._mixture = np.zeros(0, np.float32)  # samples not yet divided among the sources
-        self._masks.reset()
+        self._images.reset()
 
     def push(self, samples: ArrayLike) -> dict[str, Samples]:
         """Take the next samples; return those of each source that are ready.
@@ -180,18 +178,25 @@ class Separator:
                 f"A block of shape {block.shape} follows blocks of shape (n, *{self._shape}); "
                 "keep the number of channels, or flush first."
             )
+        if self._on_device is not None:
+            return self._joined([self._on_device.push(block)])
         parts = []
         for rows in slices(len(block), FRAMES_AT_ONCE * self._stft.hop_length):
             self._mixture = np.concatenate([self._mixture, block[rows]])
-            parts.append(self._advance(self._forward.push(block[rows])))
+            parts.append(self._inverted(self._images.push(self._forward.push(block[rows]))))
         return self._joined(parts)
 
     def flush(self) -> dict[str, Samples]:
         """Return the last samples of each source, and reset."""
         if self._shape is None:
             self._start(())
+        if self._on_device is not None:
+            joined = self._joined([self._on_device.flush()])
+            self.reset()
+            return joined
         n_samples = self._forward.n_samples
-        parts = [self._advance(self._forward.flush()), self._separated(self._masks.flush())]
+        last = self._images.push(self._forward.flush())
+        parts = [self._inverted(last), self._inverted(self._images.flush())]
         parts.append(self._with_last([inverse.flush(n_samples) for inverse in self._inverses]))
         joined = self._joined(parts)
         self.reset()
@@ -200,45 +205,16 @@ class Separator:
     def _start(self, shape: tuple[int, ...]) -> None:
         n_channels = shape[0] if shape else None
         self._shape = shape
+        if self._on_device is not None:
+            self._on_device.start(shape)
         self._forward = self._stft.stream(n_channels)
         self._inverses = [self._stft.inverse_stream(n_channels) for _ in self.names[1:]]
         self._mixture = np.zeros((0, *shape), np.float32)
-        self._waiting = np.zeros((0, *shape, self._stft.n_bins), np.complex64)
 
-    def _advance(self, frames: Frames) -> list[Samples]:
-        """Take frames; the samples of each source that are completed by the masks that come."""
-        self._waiting = np.concatenate([self._waiting, frames])
-        axes = tuple(range(1, frames.ndim))
-        peak = np.maximum(np.abs(frames.real), np.abs(frames.imag)).max(axis=axes, initial=0)
-        # Masks do not depend on volume, but squares of float32 overflow and underflow.
-        gain = 1 / np.maximum(peak, 1 / LOUDEST_SAMPLE)
-        spectra = mean_power(frames * gain.reshape(-1, *(1 for _ in axes)))
-        return self._separated(self._masks.push(self._known(spectra), peak))
-
-    def _known(self, spectra: Samples) -> Samples:
-        """The bins that the models know; zeros beyond the band of a mixture of a lower rate."""
-        missing = self._n_known - spectra.shape[1]
-        return (
-            np.pad(spectra, ((0, 0), (0, missing))) if missing > 0 else spectra[:, : self._n_known]
-        )
-
-    def _all_bins(self, masks: Array) -> Array:
-        """Masks for the mixture's own bins."""
-        missing = self._stft.n_bins - self._n_known
-        if missing <= 0:
-            return masks[..., : self._stft.n_bins]
-        above = masks[..., self._n_known // 2 :].mean(axis=-1, keepdims=True)
-        return np.concatenate([masks, np.repeat(above, missing, axis=-1)], axis=-1)
-
-    def _separated(self, masks: Array) -> list[Samples]:
-        """The samples of each source that the frames of these masks complete."""
-        n_frames = masks.shape[1]
-        frames, self._waiting = self._waiting[:n_frames], self._waiting[n_frames:].copy()
-        masks = self._all_bins(masks)
-        if frames.ndim == 3:
-            masks = masks[:, :, None]
-        pairs = zip(self._inverses, masks[:-1], strict=True)
-        return self._with_last([inverse.push(mask * frames) for inverse, mask in pairs])
+    def _inverted(self, images: Frames) -> list[Samples]:
+        """The samples of each source that these images complete."""
+        pairs = zip(self._inverses, images, strict=True)
+        return self._with_last([inverse.push(image) for inverse, image in pairs])
 
     def _with_last(self, others: list[Samples]) -> list[Samples]:
         """All sources: the last is the mixture minus the others, with their rounding."""
@@ -279,6 +255,7 @@ def separate(
     Examples
     --------
     >>> import numpy as np
+    >>> from ondes.separation import Sources
     >>> from ondes.signal.audio_settings import AudioSettings
     >>> from ondes.signal.stft import Stft
     >>> rows = np.array([[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
@@ -293,7 +270,7 @@ def separate(
 
 
 def separate_file(
-    path: str | Path | BinaryIO,
+    path: PathOrStream,
     models: Models | TrainedModel | MaskStream,
     *,
     start: float = 0.0,
@@ -306,7 +283,7 @@ def separate_file(
 
     Parameters
     ----------
-    path : str, Path or binary stream
+    path : str, Path, RemotePath, Part or binary stream
         As in `ondes.signal.recordings.open_blocks`.
     models : mapping of str to Dictionary, one Dictionary with groups, Sources, or TrainedSeparator
     start, end : float
@@ -334,8 +311,9 @@ def separate_file(
     --------
     >>> import io
     >>> import numpy as np
+    >>> from ondes.separation import Sources
     >>> from ondes.signal.audio_settings import AudioSettings
-    >>> from ondes.signal.recordings import RawFormat
+    >>> from ondes.signal.recordings import PathOrStream, RawFormat
     >>> from ondes.signal.stft import Stft
     >>> audio = AudioSettings(8000, Stft(4))
     >>> sources = Sources(np.full((2, 3), 1 / 3), np.arange(2), ("a", "b"), audio)

@@ -27,9 +27,9 @@ class TrainedModel(Protocol):
 class UnfoldedMaskStream:
     """What `DictionaryMasks` is for dictionaries; the masks come a fixed number of frames later."""
 
-    def __init__(self, model: TrainedModel) -> None:
+    def __init__(self, model: TrainedModel, n_threads: int = 1) -> None:
         self.names, self.sr, self.stft = model.names, model.audio.sr, model.audio.stft
-        self._masks = UnfoldedMasks(model.weights)
+        self._masks = UnfoldedMasks(model.weights, n_threads)
 
     def reset(self) -> None:
         """Forget everything pushed so far."""

@@ -1,0 +1,99 @@
+"""How odd a moment is: how badly the components explain it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ondes.nmf.divergence import Array
+from ondes.nmf.encoding import Compute, encode
+from ondes.separation.masked_frames import known_bins
+from ondes.separation.sources import Sources
+from ondes.signal.stft import Frames, StftStream, mean_power
+
+__all__ = ["Oddness", "compute_for"]
+
+FRAMES_AVERAGED = 8  # the divergence of averaged frames tells odd moments better apart
+
+
+class Oddness:
+    """How badly components explain a moment: the divergence per bin of eight averaged frames.
+
+    Parameters
+    ----------
+    sources : Sources
+    sr : int, optional
+        Sampling rate of the samples; by default that of the sources.
+    compute : Compute, optional
+        Backend, device and threads.
+
+    Attributes
+    ----------
+    first, step
+        Which samples a value belongs to, as in `HeardStream`.
+
+    Examples
+    --------
+    >>> from ondes.signal.audio_settings import AudioSettings
+    >>> from ondes.signal.stft import Stft
+    >>> audio = AudioSettings(8000, Stft(4))
+    >>> low = Sources(np.array([[0.9, 0.1, 0.0]]), np.zeros(1, int), ("low",), audio)
+    >>> oddness = Oddness(low)
+    >>> usual, odd = np.ones(1600), (-1.0) ** np.arange(1600)
+    >>> values = np.concatenate([oddness.push(np.r_[usual, odd]), oddness.flush()])
+    >>> bool(values[-20] > 2 * values[20])
+    True
+    """
+
+    def __init__(
+        self, sources: Sources, *, sr: int | None = None, compute: Compute | None = None
+    ) -> None:
+        self._stft = sources.stft.at_rate((sr or sources.sr) / sources.sr)
+        self._sources, self._problem = sources, sources.problem()
+        self._compute = compute_for(sources, compute)
+        self.step = FRAMES_AVERAGED * self._stft.hop_length
+        self.first = -self._stft.n_padding / 2
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything pushed so far."""
+        self._stream: StftStream | None = None
+        self._power = np.zeros((0, self._sources.stft.n_bins), np.float32)
+
+    def push(self, samples: ArrayLike) -> Array:
+        """Take the next samples; return one value for each eight frames, shape (m,)."""
+        block = np.asarray(samples, dtype=np.float32)
+        if self._stream is None:
+            self._stream = self._stft.stream(block.shape[1] if block.ndim == 2 else None)
+        return self.push_frames(self._stream.push(block))
+
+    def flush(self) -> Array:
+        """Return the last value, of the frames that are left, and reset."""
+        values = np.zeros(0)
+        if self._stream is not None:
+            values = self.push_frames(self._stream.flush())
+        if len(self._power):
+            values = np.append(values, self._divergence(self._power.mean(axis=0, keepdims=True)))
+        self.reset()
+        return values
+
+    def push_frames(self, frames: Frames) -> Array:
+        """The same of frames that are transformed already, by `HeardComponents.stft`."""
+        power = known_bins(mean_power(frames), self._sources.stft.n_bins)
+        power = np.concatenate([self._power, power])
+        n_whole = len(power) - len(power) % FRAMES_AVERAGED
+        self._power = power[n_whole:]
+        whole = power[:n_whole].reshape(-1, FRAMES_AVERAGED, power.shape[1])
+        return self._divergence(whole.mean(axis=1))
+
+    def _divergence(self, power: Array) -> Array:
+        encoding = encode(self._sources.audio.from_power(power), self._problem, self._compute)
+        each: Array = encoding.divergences() / power.shape[1]
+        return each
+
+
+def compute_for(sources: Sources, compute: Compute | None) -> Compute:
+    """What computes the activations of these sources."""
+    if sources.sparsity_weights is not None:  # the other backends have one sparsity for all
+        return Compute("reference")
+    return compute or Compute()

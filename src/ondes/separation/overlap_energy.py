@@ -1,0 +1,170 @@
+"""The energy of many overlap-added signals, without adding a single one of them.
+
+A component that is heard alone is the inverse STFT of its masked frames, and its energy is less
+than that of the frames: what neighbouring frames disagree on cancels when they are added. All
+components share one array: component k's frames are g_k(t) · u_k(f) · G(t, f). The energy is then
+a sum over pairs of neighbouring frames and bins in which the components are one matrix product.
+
+With x(n) = Σ_t d(n − tH) z_t(n − tH) and N bins around the circle,
+
+    Σ_n x(n)² = N⁻² Σ_{t, Δ, f, q} Q_Δ(q) conj(Z_t(f)) Z_{t+Δ}(f + q) · phase,
+
+where Q_Δ is the Fourier transform of d(n) d(n − ΔH). For smooth windows it is negligible but for a
+few q, and the phase is one when time is counted from the centre of what two frames share.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from ondes.nmf.divergence import Array
+from ondes.rebatch import slices
+from ondes.signal.stft import Stft
+
+__all__ = ["OverlapEnergy"]
+
+Spectra = NDArray[np.complex64]
+
+NEGLIGIBLE = 2e-2  # of the largest coefficient; together they change energies by 0.01 dB
+MAX_BINS = 12  # apart; only windows that are not smooth reach this
+ROWS_AT_ONCE = 32
+
+
+class OverlapEnergy:
+    """Energies of the signals whose frames are g_k(t) · u_k(f) · G(t, f), frame by frame.
+
+    Parameters
+    ----------
+    shapes : array of shape (n_signals, n_bins), nonnegative
+        u; where they are fewer than the transform's bins, G is zero in the others.
+    stft : Stft
+
+    Attributes
+    ----------
+    reach : int
+        How many frames before and after it decide a frame's energy.
+
+    Examples
+    --------
+    >>> samples = np.random.default_rng(0).standard_normal(1000)
+    >>> stft = Stft(64, 16)
+    >>> frames = stft.forward(samples)
+    >>> energies = OverlapEnergy(np.ones((1, 33)), stft).of(np.ones((len(frames), 1)), frames)
+    >>> bool(np.isclose(energies.sum(), np.sum(samples**2), rtol=1e-2))
+    True
+    """
+
+    def __init__(self, shapes: Array, stft: Stft) -> None:
+        n_fft, hop = stft.n_fft, stft.hop_length
+        self._n_bins = shapes.shape[1]
+        self._largest = np.maximum(shapes.max(axis=1, initial=0), 1e-300)
+        kernel = _kernel(stft)
+        self.reach = len(kernel) - 1
+        self._pad = max(len(each) for each in kernel) - 1
+        normalised = (shapes.T / self._largest).astype(np.float32)
+        padded = np.pad(normalised, ((self._pad, 0), (0, 0)), mode="reflect")
+        bins = np.arange(self._n_bins)
+        weights = np.full(self._n_bins, 2.0)
+        weights[0] = 1
+        if n_fft % 2 == 0 and self._n_bins == stft.n_bins:
+            weights[-1] = 1
+        self._blas = ThreadpoolController().select(user_api="blas")
+        self._terms = []
+        for delta, coefficients in enumerate(kernel):
+            # Time is counted from the centre of what the two frames share.
+            turn = np.exp(1j * np.pi * bins * (1 + delta * hop / n_fft))
+            turn_later = np.exp(1j * np.pi * bins * (1 - delta * hop / n_fft))
+            scale = (2 if delta else 1) / n_fft**2
+            products = [
+                float(scale * coefficient) * self._shifted(padded, q) * self._shifted(padded, 0)
+                for q, coefficient in enumerate(coefficients)
+            ]
+            turns = ((weights * turn).astype(np.complex64), turn_later.astype(np.complex64))
+            self._terms.append((np.concatenate(products), *turns))
+
+    def of(self, gains: Array, frames: Array, n_threads: int = 1) -> Array:
+        """The energy of each frame of each signal; those of two frames together are halved.
+
+        Parameters
+        ----------
+        gains : array of shape (n_frames, n_signals)
+            g.
+        frames : complex array of shape (n_frames, n_bins) or (n_frames, n_channels, n_bins)
+            G.
+        n_threads : int
+
+        Returns
+        -------
+        float64 array of shape (n_frames, n_signals)
+            Mean over the channels. Summed over all frames, the energy of the signals.
+        """
+        frames = frames[:, None] if frames.ndim == 2 else frames
+        gains = gains * self._largest
+        energies = np.zeros(gains.shape)
+        pairs = [
+            (delta, rows)
+            for delta in range(self.reach + 1)
+            for rows in slices(max(0, len(gains) - delta), ROWS_AT_ONCE)
+        ]
+
+        def of_pairs(delta: int, rows: slice) -> Array:
+            shapes, turn, turn_later = self._terms[delta]
+            later = slice(rows.start + delta, rows.stop + delta)
+            products = self._products(frames[rows] * turn, frames[later] * turn_later, len(shapes))
+            each: Array = gains[rows] * gains[later] * (products @ shapes)
+            return each
+
+        # Threads of the pool that each start threads of BLAS would wait for one another.
+        with self._blas.limit(limits=1), ThreadPoolExecutor(n_threads) as pool:
+            each_of_pairs = pool.map(lambda pair: of_pairs(*pair), pairs)
+            for (delta, rows), each in zip(pairs, each_of_pairs, strict=True):
+                energies[rows] += each
+                energies[rows.start + delta : rows.stop + delta] += each
+        energies /= 2 * frames.shape[1]
+        return energies
+
+    def _products(self, earlier: Spectra, later: Spectra, n_columns: int) -> NDArray[np.float32]:
+        """Re conj(Z_t(f)) Z_t'(f') summed over the channels, for all distances of f and f'."""
+        n_rows, n_bins, pad = len(earlier), self._n_bins, self._pad
+        earlier_parts = _parts(np.pad(earlier, ((0, 0), (0, 0), (pad, 0))))
+        mirrored = np.pad(later, ((0, 0), (0, 0), (pad, 0)), mode="reflect")
+        mirrored[..., :pad] = mirrored[..., :pad].conj()
+        later_parts = _parts(mirrored)
+        products = np.zeros((n_rows, n_columns // n_bins, n_bins), np.float32)
+        work = np.empty((n_rows, n_bins), np.float32)
+        for q in range(products.shape[1]):
+            there, here = slice(pad - q, pad - q + n_bins), slice(pad, pad + n_bins)
+            for a, b in zip(earlier_parts, later_parts, strict=True):
+                products[:, q] += np.multiply(a[:, here], b[:, there], out=work)
+                if q:
+                    products[:, q] += np.multiply(a[:, there], b[:, here], out=work)
+        return products.reshape(n_rows, n_columns)
+
+    def _shifted(self, padded: Array, distance: int) -> Array:
+        first = self._pad - distance
+        return padded[first : first + self._n_bins]
+
+
+def _parts(frames: Spectra) -> list[NDArray[np.float32]]:
+    """Real and imaginary part of every channel, each of shape (n, n_bins)."""
+    channels = np.moveaxis(frames, 1, 0)
+    return [np.ascontiguousarray(part) for each in channels for part in (each.real, each.imag)]
+
+
+def _kernel(stft: Stft) -> list[Array]:
+    """For each distance of two frames, Q of the distances 0, 1, ... of two bins that matter."""
+    n_fft, hop, dual = stft.n_fft, stft.hop_length, stft.dual_window_array
+    kernel = []
+    for delta in range(-(-n_fft // hop)):
+        shared = dual[delta * hop :] * dual[: n_fft - delta * hop]
+        times = np.arange(len(shared)) - len(shared) / 2
+        distances = np.arange(min(MAX_BINS, n_fft // 2) + 1)
+        kernel.append(np.cos(2 * np.pi * np.outer(distances, times) / n_fft) @ shared)
+    matters = [np.abs(each) > NEGLIGIBLE * kernel[0][0] for each in kernel]
+    lengths = [int(np.flatnonzero(each)[-1]) + 1 if each.any() else 0 for each in matters]
+    n_deltas = 1 + max(delta for delta, length in enumerate(lengths) if length)
+    return [each[:length] for each, length in zip(kernel[:n_deltas], lengths, strict=False)]

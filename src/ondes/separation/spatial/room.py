@@ -1,0 +1,212 @@
+"""Sources in a room, recorded by as many microphones: a demixing matrix in every bin.
+
+Independent low-rank matrix analysis (Kitamura et al., 2016) with models of the sources that are
+given, then FastMNMF2 (Sekiguchi et al., 2020) with the same models, whose covariances have full
+rank. The models decide which output is which source.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ondes.separation.spatial.covariance import (
+    channel_products,
+    demixed_power,
+    weighted_covariances,
+)
+from ondes.separation.spatial.demixing import iterative_projection, scaled_to_images
+from ondes.separation.spatial.diagonalisation import (
+    expected_power,
+    output_variances,
+    soft_images,
+    updated_spread,
+)
+from ondes.separation.spatial.permutation import source_order
+from ondes.separation.spatial.variances import SourceVariances
+from ondes.signal.stft import Frames
+
+__all__ = ["RoomSolver", "demixed"]
+
+Real = NDArray[np.float32]
+Matrices = NDArray[np.complex128]
+
+DEMIXING_FLOOR, SOFT_FLOOR = np.float32(1e-2), np.float32(1e-4)  # of a bin's mean power
+FIRST_SPREAD = 0.05
+TINY = np.float32(1e-30)
+SILENT = np.float32(1e-12)  # of the loudest bin: what float32 cannot tell from zero
+N_DEMIXING, N_SOFT = 15, 15  # iterations in a new room
+IN_ORDER = (3, 6, 9, 12)  # those that put the outputs of all bins in order
+N_FOLLOWING = 3  # iterations in a room that is known
+
+
+class RoomSolver:
+    """Separates one block of frames after the other, at constant memory.
+
+    At first, and whenever twice as much was heard, the demixing matrices are found from scratch in
+    all frames so far, up to the half-life: 15 iterations with one demixing row per source, whose
+    bins are put in order on the way, and 15 with covariances of full rank. So a recording of one
+    block is separated by plain iterations over all of it. From then on every block improves the
+    matrices by a few iterations, where the weighted covariances of earlier blocks count with the
+    half-life: sources may move slowly.
+
+    Parameters
+    ----------
+    n_sources : int
+        As many as channels.
+    half_life : float
+        In frames.
+
+    Attributes
+    ----------
+    demixing : complex array of shape (n_bins, n_sources, n_channels), or None before any sound
+
+    Examples
+    --------
+    >>> class Flat:
+    ...     def start(self, power):
+    ...         return np.stack([power, power])
+    ...     restart = step = settle = settled_step = lambda self, powers: powers
+    >>> frames = np.random.default_rng(0).standard_normal((3, 2, 20)).astype(np.complex64)
+    >>> RoomSolver(2, half_life=100).images(frames, Flat()).shape
+    (1, 3, 2, 20)
+    """
+
+    def __init__(self, n_sources: int, half_life: float) -> None:
+        self._n_sources, self._half_life = n_sources, half_life
+        self._heard: Frames | None = None  # of a new room
+        self._n_heard = self._n_solved = 0
+        self.demixing: Matrices | None = None
+
+    def images(self, frames: Frames, model: SourceVariances) -> Frames:
+        """The images of all sources but the last in the next block.
+
+        Parameters
+        ----------
+        frames : complex64 array of shape (n_bins, n_channels, n_frames)
+        model : SourceVariances
+
+        Returns
+        -------
+        complex64 array of shape (n_sources - 1, n_bins, n_channels, n_frames)
+        """
+        peak = max(np.abs(frames.real).max(initial=0), np.abs(frames.imag).max(initial=0))
+        if not peak > 0:
+            return np.zeros((self._n_sources - 1, *frames.shape), np.complex64)
+        n_frames = frames.shape[2]
+        is_new = self._n_heard < self._half_life
+        self._n_heard += n_frames
+        if is_new:
+            heard = frames if self._heard is None else np.concatenate([self._heard, frames], axis=2)
+            self._heard = heard
+        else:
+            self._heard = None
+        if self._heard is not None and self._n_heard >= 2 * self._n_solved:
+            variances = self._solve(_Block(self._heard), model)[:, :, -n_frames:]
+            self._n_solved = self._n_heard
+        else:
+            variances = self._follow(_Block(frames), model)
+        assert self.demixing is not None
+        return soft_images(frames, self.demixing, self._spread, variances)
+
+    def _solve(self, block: _Block, model: SourceVariances) -> Real:
+        """Find everything from scratch in all frames that were heard; their variances."""
+        n_bins, n_channels = len(block.power), block.n_channels
+        self._past = _Past(np.zeros((n_channels, n_bins, n_channels, n_channels), np.complex128))
+        self._spread = np.full((self._n_sources, n_channels), FIRST_SPREAD, np.float32)
+        np.fill_diagonal(self._spread, 1)
+        self.demixing = demixed(block.products, block.power, block.level, model)
+        return self._soften(block, model, self.demixing, N_SOFT)
+
+    def _follow(self, block: _Block, model: SourceVariances) -> Real:
+        """Improve what was found by the next frames; their variances."""
+        assert self.demixing is not None
+        self._past = self._past.faded(0.5 ** (block.n_frames / self._half_life))
+        return self._soften(block, model, self.demixing, N_FOLLOWING)
+
+    def _soften(
+        self, block: _Block, model: SourceVariances, diagonaliser: Matrices, n_iterations: int
+    ) -> Real:
+        """Iterations of FastMNMF2, from what the model makes of every output."""
+        floor = SOFT_FLOOR * block.level
+        powers = demixed_power(block.products, diagonaliser)
+        variances: Real = model.settle(powers) + floor
+        together = self._past
+        for _ in range(n_iterations):
+            target = expected_power(self._spread, variances, powers)
+            variances = model.settled_step(target) + floor
+            self._spread = updated_spread(self._spread, variances, powers)
+            weights = np.reciprocal(output_variances(self._spread, variances) + TINY)
+            covariances = weighted_covariances(block.products, weights)
+            together = self._past.with_block(covariances, block.n_frames)
+            projected = iterative_projection(diagonaliser, together.covariances)
+            diagonaliser = scaled_to_images(projected)
+            powers = demixed_power(block.products, diagonaliser)
+        self._past, self.demixing = together, diagonaliser
+        return variances
+
+
+def demixed(products: Real, power: Real, level: Real, model: SourceVariances) -> Matrices:
+    """Demixing matrices by independent low-rank matrix analysis with a given model.
+
+    Parameters
+    ----------
+    products : array of shape (n_bins, n_channels², n_frames)
+        From `channel_products`.
+    power : array of shape (n_bins, n_frames)
+        Mean power of the channels.
+    level : array of shape (n_bins, 1)
+        A hundredth of it is added to every variance.
+    model : SourceVariances
+
+    Returns
+    -------
+    complex128 array of shape (n_bins, n_channels, n_channels)
+    """
+    n_channels = round(products.shape[1] ** 0.5)
+    eye = np.tile(np.eye(n_channels, dtype=np.complex128), (len(products), 1, 1))
+    demixing, floor = scaled_to_images(eye), DEMIXING_FLOOR * level
+    variances = model.start(power)
+    for iteration in range(N_DEMIXING):
+        powers = demixed_power(products, demixing)
+        if iteration in IN_ORDER:
+            order = source_order(powers)
+            demixing = np.take_along_axis(demixing, order[:, :, None], axis=1)
+            powers = np.take_along_axis(powers, order.T[:, :, None], axis=0)
+            variances = model.restart(powers)
+        elif iteration:
+            variances = model.step(powers)
+        weights = np.reciprocal(variances + floor)
+        covariances = weighted_covariances(products, weights)
+        demixing = scaled_to_images(iterative_projection(demixing, covariances))
+    return demixing
+
+
+class _Block:
+    """Frames of any volume, and what stays the same while they are demixed."""
+
+    def __init__(self, frames: Frames) -> None:
+        peak = max(np.abs(frames.real).max(), np.abs(frames.imag).max())
+        self.products = channel_products(frames / peak)
+        self.n_channels, self.n_frames = frames.shape[1:]
+        self.power: Real = self.products[:, : self.n_channels].mean(axis=1)
+        level = self.power.mean(axis=1, keepdims=True)
+        self.level: Real = np.maximum(level, SILENT * level.max())
+
+
+@dataclass(frozen=True)
+class _Past:
+    """Mean weighted covariances of earlier blocks, and for how many frames they count."""
+
+    covariances: Matrices
+    n_frames: float = 0.0
+
+    def faded(self, factor: float) -> _Past:
+        return _Past(self.covariances, factor * self.n_frames)
+
+    def with_block(self, covariances: Matrices, n_frames: int) -> _Past:
+        share = n_frames / (self.n_frames + n_frames)
+        both = share * covariances + (1 - share) * self.covariances
+        return _Past(both, self.n_frames + n_frames)

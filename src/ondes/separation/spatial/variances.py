@@ -1,0 +1,234 @@
+"""Variances of the sources, from what is known of each: dictionaries or a trained separator.
+
+Spatial methods alternate between demixing, given the variance of each source in every bin and
+frame, and variances, given the power of each demixed source.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ondes.nmf.unfolded import UnfoldedMasks
+from ondes.separation.masked_frames import known_bins
+from ondes.separation.sources import FLOOR, Sources
+from ondes.separation.unfolded_masks import TrainedModel
+
+__all__ = ["DictionaryVariances", "SourceVariances", "TrainedVariances", "activation_step"]
+
+Real = NDArray[np.float32]
+
+FIRST_STEPS, FRESH_STEPS = 25, 5
+SMALLEST = np.float32(1e-20)
+
+
+class SourceVariances(Protocol):
+    """A model of the sources' variances; arrays are bins by frames, at any volume."""
+
+    def start(self, power: Real) -> Real:
+        """From the mixture's power, (n_bins, n_frames): (n_sources, n_bins, n_frames)."""
+
+    def restart(self, powers: Real) -> Real:
+        """From the power of each demixed source, (n_sources, n_bins, n_frames), from scratch."""
+
+    def step(self, powers: Real) -> Real:
+        """One step from the variances of the last call towards the power of each source."""
+
+    def settle(self, powers: Real) -> Real:
+        """From the power of each source, which is now taken to be of this source alone."""
+
+    def settled_step(self, powers: Real) -> Real:
+        """One step after `settle`."""
+
+
+class DictionaryVariances:
+    """Each source's variance is what its dictionary makes of its power.
+
+    Parameters
+    ----------
+    sources : Sources
+    n_bins : int
+        Of the mixture, which may have another sampling rate than the dictionaries. Bins that they
+        do not know follow the mean over the octave below.
+    together : bool
+        Whether all dictionaries explain each output while demixing begins, so that what is left of
+        other sources in it does not count. Not good where some are of free components, which can
+        explain anything.
+
+    Examples
+    --------
+    >>> from ondes.signal.audio_settings import AudioSettings
+    >>> from ondes.signal.stft import Stft
+    >>> rows = np.array([[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
+    >>> sources = Sources(rows, np.arange(2), ("low", "high"), AudioSettings(8000, Stft(4)))
+    >>> model = DictionaryVariances(sources, 3)
+    >>> model.start(np.array([[9.0], [2.0], [9.0]], np.float32))[:, :, 0].round(2)
+    array([[9., 1., 0.],
+           [0., 1., 9.]], dtype=float32)
+    """
+
+    def __init__(self, sources: Sources, n_bins: int, *, together: bool = True) -> None:
+        self._beta, self._exponent = sources.divergence.beta, sources.exponent
+        slope = sources.sparsity * np.sqrt(np.square(sources.dictionary).sum(axis=1))
+        if sources.sparsity_weights is not None:
+            slope = slope * sources.sparsity_weights
+        order = np.argsort(sources.source_of, kind="stable")
+        counts = [int(np.sum(sources.source_of == n)) for n in range(len(sources.names))]
+        ends = np.cumsum([0, *counts])
+        self._own = [slice(ends[n], ends[n + 1]) for n in range(len(counts))]
+        self._rows = np.ascontiguousarray(sources.dictionary[order, :n_bins].T, np.float32)
+        self._slope = slope[order].astype(np.float32)[:, None]
+        self._n_bins = n_bins
+        self._used = [slice(0, len(order)) if together else own for own in self._own]
+
+    def start(self, power: Real) -> Real:
+        """By all dictionaries together; see `SourceVariances`."""
+        found = self._fit(power, slice(None), FIRST_STEPS)
+        self._activations = [found[used] for used in self._used]
+        return self._variances(np.broadcast_to(power, (len(self._own), *power.shape)))
+
+    def restart(self, powers: Real) -> Real:
+        """By all dictionaries together, or by its own; see `SourceVariances`."""
+        pairs = zip(powers, self._used, strict=True)
+        self._activations = [self._fit(power, used, FRESH_STEPS) for power, used in pairs]
+        return self._variances(powers)
+
+    def step(self, powers: Real) -> Real:
+        """One step on the same activations; see `SourceVariances`."""
+        for source, (power, used) in enumerate(zip(powers, self._used, strict=True)):
+            found, target = self._activations[source], self._target(power)
+            rows, slope = self._rows[:, used], self._slope[used]
+            self._activations[source] = activation_step(found, rows, target, self._beta, slope)
+        return self._variances(powers)
+
+    def settle(self, powers: Real) -> Real:
+        """The geometric mean of what all dictionaries and what a source's own make of its power."""
+        self.restart(powers)
+        for source, (power, own) in enumerate(zip(powers, self._own, strict=True)):
+            alone = self._fit(power, own, FRESH_STEPS)
+            self._activations[source] = np.sqrt(alone * self._own_activations(source))
+        return self._variances(powers)
+
+    def settled_step(self, powers: Real) -> Real:
+        """One step on each source's own activations, without sparsity."""
+        for source, (power, own) in enumerate(zip(powers, self._own, strict=True)):
+            found, target = self._own_activations(source), self._target(power)
+            found = activation_step(found, self._rows[:, own], target, self._beta, np.float32(0))
+            self._activations[source] = found
+        return self._variances(powers)
+
+    def _fit(self, power: Real, rows: slice, n_steps: int) -> Real:
+        """Activations of some rows of the dictionaries, from scratch."""
+        dictionary, slope, target = self._rows[:, rows], self._slope[rows], self._target(power)
+        total = np.maximum(dictionary.sum(), SMALLEST)
+        flat = np.broadcast_to(target.sum(axis=0) / total, (dictionary.shape[1], target.shape[1]))
+        found: Real = np.maximum(flat, SMALLEST, dtype=np.float32)
+        for _ in range(n_steps):
+            found = activation_step(found, dictionary, target, self._beta, slope)
+        return found
+
+    def _own_activations(self, source: int) -> Real:
+        found, own = self._activations[source], self._own[source]
+        return found if len(found) == own.stop - own.start else found[own]
+
+    def _target(self, power: Real) -> Real:
+        known = power[: len(self._rows)]
+        target: Real = known if self._exponent == 1 else np.sqrt(known)
+        return target
+
+    def _variances(self, powers: Real) -> Real:
+        n_known = len(self._rows)
+        variances = np.empty(powers.shape, np.float32)
+        for source, own in enumerate(self._own):
+            model = self._rows[:, own] @ self._own_activations(source)
+            variances[source, :n_known] = model if self._exponent == 1 else np.square(model)
+        if n_known < self._n_bins:
+            _follow_octave_below(variances, powers, n_known)
+        return variances
+
+
+class TrainedVariances:
+    """Each source's variance is its share of the power in the masks of a trained separator.
+
+    As in independent deeply learned matrix analysis (Makishima et al., 2019). Masks are those of
+    the mixture, since a demixed source alone would always agree with its own.
+
+    Parameters
+    ----------
+    model : TrainedModel
+    n_bins : int
+        Of the mixture; bins that the model does not know follow the octave below.
+    """
+
+    def __init__(self, model: TrainedModel, n_bins: int) -> None:
+        self._weights, self._n_bins = model.weights, n_bins
+
+    def start(self, power: Real) -> Real:
+        """From the masks of the mixture; see `SourceVariances`."""
+        n_known = self._weights.n_bins
+        magnitude = known_bins(np.sqrt(power.T), n_known)
+        masks = UnfoldedMasks(self._weights)
+        shares = np.concatenate([masks.push(magnitude), masks.flush()], axis=1)
+        variances = np.empty((len(shares), *power.shape), np.float32)
+        shares = np.swapaxes(shares, 1, 2)[:, : self._n_bins]
+        variances[:, :n_known] = shares * power[:n_known]
+        if n_known < self._n_bins:
+            _follow_octave_below(variances, np.broadcast_to(power, variances.shape), n_known)
+        self._variances = variances
+        return variances
+
+    def restart(self, powers: Real) -> Real:
+        """From the masks of all demixed sources together; see `SourceVariances`."""
+        return self.start(powers.sum(axis=0))
+
+    def step(self, powers: Real) -> Real:
+        """Those of the last start; see `SourceVariances`."""
+        return self._variances
+
+    settle, settled_step = restart, step
+
+
+def activation_step(
+    activations: Real, rows: Real, target: Real, beta: float, slope: Real | np.float32
+) -> Real:
+    """One multiplicative step on the activations, as in `ondes.nmf` but with frames as columns.
+
+    Parameters
+    ----------
+    activations : array of shape (n_components, n_frames)
+    rows : array of shape (n_bins, n_components)
+        The dictionary.
+    target : array of shape (n_bins, n_frames)
+    beta : float
+        Of the divergence.
+    slope : array of shape (n_components, 1), or float
+        Sparsity times each row's norm.
+
+    Examples
+    --------
+    >>> rows, target = np.array([[0.5], [0.5]]), np.array([[1.0], [3.0]])
+    >>> activation_step(np.ones((1, 1)), rows, target, 1.0, np.float32(0))
+    array([[4.]])
+    """
+    level = np.maximum(target.mean(axis=0), SMALLEST)
+    model = rows @ activations + np.float32(FLOOR) * level + SMALLEST
+    if beta == 1:
+        numerator = rows.T @ (target / model)
+        denominator = rows.sum(axis=0)[:, None] + slope
+        ratio = numerator / denominator
+    else:
+        weight = model ** np.float32(beta - 1)
+        numerator = rows.T @ (target * weight / model)
+        ratio = numerator / (rows.T @ weight + slope * level ** np.float32(beta - 1) + SMALLEST)
+        ratio = ratio ** np.float32(1 / (2 - beta) if beta < 1 else 1)
+    stepped: Real = np.maximum(activations * ratio, SMALLEST)
+    return stepped
+
+
+def _follow_octave_below(variances: Real, powers: Real, n_known: int) -> None:
+    """Fill the bins above the known ones: each source's own level there, its time course below."""
+    course = variances[:, n_known // 2 : n_known].mean(axis=1, keepdims=True)
+    course /= course.mean(axis=2, keepdims=True) + SMALLEST
+    variances[:, n_known:] = powers[:, n_known:].mean(axis=2, keepdims=True) * course

@@ -1,0 +1,317 @@
+"""Several microphones and panned stereo: what separation with `spatial` guarantees."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+import warnings
+
+import numpy as np
+import pytest
+import soundfile
+from test_cli import run
+
+import ondes
+from ondes.nmf.divergence import BetaDivergence
+from ondes.nmf.estimator import OnlineNMF
+from ondes.nmf.unfolded import UnfoldedWeights
+from ondes.scores import si_sdr
+from ondes.separation.sources import Sources
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.stft import Stft
+
+SR, STFT = 8000, Stft(512, 128)
+KINDS = ("kullback-leibler", "itakura-saito")
+
+
+def dry_sources(n_sources, seconds=6, seed=0):
+    """Noise of changing colour: each source has three colours of its own, one at a time."""
+    rng = np.random.default_rng(seed)
+    n = int(seconds * SR)
+    found = []
+    for source in range(n_sources):
+        samples = np.zeros(n)
+        for colour in range(3):
+            centre = 300 + 3300 * (3 * ((2 * colour + source) % 3) + source + 0.5 * colour) / 9
+            noise = np.fft.rfft(rng.standard_normal(n))
+            frequency = np.fft.rfftfreq(n, 1 / SR)
+            noise *= 0.05 + np.exp(-0.5 * ((frequency - centre) / 250) ** 2)
+            envelope = np.repeat(rng.random(n // 800 + 1) ** 4, 800)[:n]
+            samples += np.fft.irfft(noise, n) * envelope
+        found.append(samples / np.std(samples))
+    return 0.1 * np.stack(found)
+
+
+def in_a_room(dry, seed=1, n_channels=None):
+    """Images at microphones: a direct path and a decaying tail, another for each pair."""
+    rng = np.random.default_rng(seed)
+    n_channels = n_channels or len(dry)
+    images = np.zeros((*dry.shape, n_channels))
+    for source, channel in itertools.product(range(len(dry)), range(n_channels)):
+        response = rng.standard_normal(60) * 0.3 * 0.9 ** np.arange(60)
+        response[2 + 3 * ((source + channel) % 3)] += 1
+        images[source, :, channel] = np.convolve(dry[source], response)[: dry.shape[1]]
+    return images
+
+
+def sources_of(n_sources, kind="kullback-leibler", names=("a", "b", "c", "d")):
+    spectrum = "magnitude" if kind == "kullback-leibler" else "power"
+    audio = AudioSettings(SR, STFT, spectrum=spectrum)
+    rows, source_of = [], []
+    for source, samples in enumerate(dry_sources(n_sources, 8, seed=9)):
+        model = OnlineNMF(4, beta_loss=kind, n_passes=3, batch_size=64, random_state=0)
+        rows.append(model.fit(audio.frames(samples)).components_)
+        source_of += [source] * 4
+    rows = np.concatenate(rows)
+    return Sources(
+        rows, np.array(source_of), names[:n_sources], audio, BetaDivergence.of(kind), 0.0
+    )
+
+
+def improvement(images, stems, mixture):
+    pairs = zip(images, stems.values(), strict=True)
+    gains = [si_sdr(i[:, 0], s[:, 0]) - si_sdr(i[:, 0], mixture[:, 0]) for i, s in pairs]
+    return float(np.mean(gains))
+
+
+@pytest.fixture(scope="module")
+def scene():
+    images = in_a_room(dry_sources(2))
+    return images.sum(axis=0), images
+
+
+# ---- quality ----
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_microphones_separate_named_sources_better_than_masks(scene, kind):
+    mixture, images = scene
+    sources = sources_of(2, kind)
+    masked = improvement(images, ondes.separate(mixture, sources, sr=SR), mixture)
+    gained = improvement(images, ondes.separate(mixture, sources, sr=SR, spatial="room"), mixture)
+    assert gained > max(12, masked + 4)
+
+
+def test_three_microphones_separate_three_named_sources():
+    images = in_a_room(dry_sources(3))
+    mixture = images.sum(axis=0)
+    stems = ondes.separate(mixture, sources_of(3), sr=SR, spatial="room")
+    assert improvement(images, stems, mixture) > 9
+
+
+def test_a_live_stream_is_nearly_as_good_as_a_batch():
+    images = in_a_room(dry_sources(2, seconds=20))
+    mixture = images.sum(axis=0)
+    whole = ondes.separate(mixture, sources_of(2), sr=SR, spatial="room")
+    live = ondes.separate(mixture, sources_of(2), sr=SR, spatial="room", batch_size=32)
+    late = slice(10 * SR, None)
+    gains = [
+        improvement(images[:, late], {n: s[late] for n, s in stems.items()}, mixture[late])
+        for stems in (whole, live)
+    ]
+    assert gains[1] > gains[0] - 2
+
+
+def test_a_mixture_at_a_higher_rate_is_separated_in_all_bins(scene):
+    dry = dry_sources(2)
+    high = np.repeat(dry, 2, axis=1)  # has images of the spectrum above the models' band
+    images = in_a_room(high)
+    mixture = images.sum(axis=0)
+    stems = ondes.separate(mixture, sources_of(2), sr=2 * SR, spatial="room")
+    assert improvement(images, stems, mixture) > 8
+    low = ondes.separate(mixture[::4], sources_of(2), sr=SR // 2, spatial="room")
+    assert all(np.isfinite(stem).all() for stem in low.values())
+
+
+@pytest.mark.parametrize(("angles", "least"), [((20, 65), 12), ((15, 45, 75), 7)])
+def test_panned_sources_are_separated(angles, least):
+    places = np.radians(angles)
+    images = (
+        dry_sources(len(angles))[:, :, None]
+        * np.stack([np.cos(places), np.sin(places)], 1)[:, None]
+    )
+    mixture = images.sum(axis=0)
+    stems = ondes.separate(mixture, sources_of(len(angles)), sr=SR, spatial="pan")
+    flat = {name: stem.reshape(-1, 1) for name, stem in stems.items()}
+    gain = improvement(images.reshape(len(angles), -1, 1), flat, mixture.reshape(-1, 1))
+    assert gain > least
+
+
+def test_stereo_without_places_is_separated_by_the_dictionaries_alone():
+    middle, sources = dry_sources(2).sum(axis=0), sources_of(2)
+    hiss = 1e-3 * np.random.default_rng(0).standard_normal(len(middle))
+    mixture = np.stack([middle, middle + hiss], axis=1)
+    with pytest.warns(UserWarning, match=r"^spatial='pan' found no places .* as with 'none'\.$"):
+        stems = ondes.separate(mixture, sources, sr=SR, spatial="pan")
+    plain = ondes.separate(mixture, sources, sr=SR)
+    for name in plain:
+        np.testing.assert_allclose(stems[name], plain[name], atol=0.02)
+
+
+def test_one_known_source_and_a_free_one(scene):
+    mixture, images = scene
+    known = sources_of(2)
+    first = Sources(known.dictionary[:4], np.zeros(4, int), ("a",), known.audio, known.divergence)
+    stems = ondes.separate(mixture, first, sr=SR, spatial="room", n_free=4)
+    assert tuple(stems) == ("a", "rest")
+    assert improvement(images, stems, mixture) > 6
+    adapted = ondes.separate(mixture, known, sr=SR, spatial="room", adapt="b")
+    assert improvement(images, adapted, mixture) > 10
+
+
+# ---- guarantees ----
+
+
+@pytest.mark.parametrize("spatial", ["room", "pan"])
+@pytest.mark.parametrize("batch_size", [None, 32])
+def test_the_result_does_not_depend_on_how_samples_are_pushed(scene, spatial, batch_size):
+    mixture = scene[0][: 3 * SR]
+    whole = ondes.separate(mixture, sources_of(2), sr=SR, spatial=spatial, batch_size=batch_size)
+    separator = ondes.Separator(sources_of(2), spatial=spatial, batch_size=batch_size)
+    for _ in range(2):  # flushing starts over
+        parts = [
+            separator.push(mixture[a:b])
+            for a, b in itertools.pairwise((0, 1, 5000, 5999, len(mixture)))
+        ]
+        parts.append(separator.flush())
+        for name, samples in whole.items():
+            np.testing.assert_array_equal(np.concatenate([p[name] for p in parts]), samples)
+
+
+def hostile(mixture):
+    dead = mixture.copy()
+    dead[:, 1] = 0
+    begins_late = mixture.copy()
+    begins_late[: len(mixture) // 2] = 0
+    loud = np.where(np.abs(mixture) > 0.1, 1e25 * np.sign(mixture), 0)
+    return {
+        "plain": mixture,
+        "silent": 0 * mixture,
+        "clipped": np.clip(20 * mixture, -1, 1),
+        "one dead channel": dead,
+        "identical channels": mixture[:, [0, 0]],
+        "opposite channels": mixture[:, [0, 0]] * [1, -1],
+        "begins late": begins_late,
+        "huge": loud,
+        "tiny": 1e-25 * mixture,
+        "impulse": np.eye(1, len(mixture), 1000).T * [[1, 0.5]],
+        "short": mixture[:7],
+        "empty": mixture[:0],
+    }
+
+
+@pytest.mark.parametrize("spatial", ["room", "pan"])
+@pytest.mark.parametrize("batch_size", [None, 16])
+def test_stems_are_finite_and_sum_to_the_mixture(scene, spatial, batch_size):
+    sources = sources_of(2)
+    for name, mixture in hostile(scene[0][: 2 * SR]).items():
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Channel|spatial='pan' found no places")
+            warnings.simplefilter("error", RuntimeWarning)
+            stems = ondes.separate(mixture, sources, sr=SR, spatial=spatial, batch_size=batch_size)
+        assert all(stem.shape == mixture.shape for stem in stems.values()), name
+        assert all(np.isfinite(stem).all() for stem in stems.values()), name
+        peak = np.abs(mixture).max(initial=0)
+        total = np.sum([s.astype(np.float64) for s in stems.values()], axis=0)
+        assert np.abs(total - mixture).max(initial=0) <= 1e-5 * peak, name
+
+
+def test_memory_does_not_grow(scene):
+    separator = ondes.Separator(sources_of(2), spatial="room", batch_size=32)
+    block = scene[0][: 4 * SR]
+    for _ in range(6):  # longer than the half-life
+        separator.push(block)
+    peaks = []
+    for _ in range(2):
+        tracemalloc.start()
+        for _ in range(4):
+            separator.push(block)
+        peaks.append(tracemalloc.get_traced_memory())
+        tracemalloc.stop()
+    assert peaks[1][1] < 1.1 * peaks[0][1]
+    assert peaks[1][0] < 1.5 * peaks[0][0]  # what is kept
+
+
+def test_a_trained_separator_gives_the_variances(scene):
+    mixture, images = scene
+    rows = sources_of(2).dictionary.astype(np.float32)
+    weights = UnfoldedWeights(
+        rows[None], rows.sum(axis=1)[None], rows.reshape(2, 1, 4, -1), np.zeros((1, 8), np.float32),
+        (1,), 12, 2.0, 1e-3,
+    )  # fmt: skip
+    trained = ondes.TrainedSeparator(
+        ("a", "b"), AudioSettings(SR, STFT, spectrum="magnitude"), weights
+    )
+    masked = improvement(images, trained.separate(mixture, sr=SR), mixture)
+    gained = improvement(images, trained.separate(mixture, sr=SR, spatial="room"), mixture)
+    assert gained > masked + 3
+
+
+# ---- sentences ----
+
+
+def test_what_cannot_be_separated_is_warned_of(scene):
+    mixture, sources = scene[0][:SR], sources_of(2)
+    given = hostile(mixture)
+    with pytest.warns(UserWarning, match=r"^Channel 2 is silent.*alone separate\.$"):
+        ondes.separate(given["one dead channel"], sources, sr=SR, spatial="room")
+    with pytest.warns(UserWarning, match=r"^Channels 1 and 2 hold the same.*alone separate\.$"):
+        ondes.separate(given["identical channels"], sources, sr=SR, spatial="room")
+    twice = Sources(
+        np.tile(sources.dictionary[:4], (2, 1)), np.repeat([0, 1], 4), ("a", "b"), sources.audio
+    )
+    with pytest.warns(UserWarning, match=r"'a' and 'b' have the same dictionary.*for each\.$"):
+        ondes.Separator(twice, spatial="room")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ondes.separate(mixture, sources, sr=SR, spatial="room")
+
+
+def test_what_cannot_work_is_refused_in_one_sentence(scene):
+    two, three = sources_of(2), sources_of(3)
+    mixture = scene[0][:SR]
+    wide = np.tile(mixture, (1, 5))
+    cases = [
+        ("must be one of 'none', 'room', 'pan'", two, mixture, {"spatial": "left"}),
+        ("3 sources are more than 2 channels; .* 'pan'", three, mixture, {"spatial": "room"}),
+        ("2 sources are fewer than 3 channels; .*n_free", two, wide[:, :3], {"spatial": "room"}),
+        ("2 to 8 channels, not 1", two, mixture[:, :1], {"spatial": "room"}),
+        ("2 to 8 channels, not 1", two, mixture[:, 0], {"spatial": "room"}),
+        ("2 to 8 channels, not 10", two, wide, {"spatial": "room"}),
+        ("two channels, not 3", three, wide[:, :3], {"spatial": "pan"}),
+        ("neither residual nor penalty", two, mixture, {"spatial": "pan", "residual": "r"}),
+        ("batch_size=0", two, mixture, {"spatial": "room", "batch_size": 0}),
+    ]
+    for message, sources, samples, options in cases:
+        with pytest.raises(ValueError, match=message + r".*\.$"):
+            ondes.separate(samples, sources, sr=SR, **options)
+
+
+# ---- the command ----
+
+
+def test_the_command_separates_a_room_and_hints_at_it(tmp_path):
+    dry = dry_sources(2, seconds=8)
+    for name, samples in zip("ab", dry_sources(2, 8, seed=9), strict=True):
+        soundfile.write(tmp_path / f"{name}.wav", samples, SR)
+        small = ("-k", "4", "--sr", SR, "--n-fft", "512", "--passes", "3", "--batch-size", "64")
+        assert (
+            run("learn", f"{name}.wav", "-o", f"{name}.ondes", *small, cwd=tmp_path).returncode == 0
+        )
+    images = np.stack([dry[0], dry[1]])[:, 4:-4, None].repeat(2, axis=2)
+    images[0, :, 1], images[1, :, 1] = dry[0, 2:-6], dry[1, 3:-5]  # 2 samples and 1 sample later
+    mixture = images.sum(axis=0)
+    soundfile.write(tmp_path / "mics.wav", mixture, SR, subtype="FLOAT")
+    given = ("separate", "mics.wav", "-d", "a.ondes", "-d", "b.ondes", "--force")
+    plain = run(*given, cwd=tmp_path)
+    assert plain.returncode == 0
+    assert b"--spatial room may separate better." in plain.stderr
+    done = run(*given, "--spatial", "room", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"")
+    stems = {n: soundfile.read(tmp_path / f"separated/mics/{n}.wav")[0] for n in "ab"}
+    np.testing.assert_allclose(sum(stems.values()), mixture, atol=1e-5)
+    assert improvement(images, stems, mixture) > 9
+    third = run(*given, "--free", "4", "--spatial", "room", cwd=tmp_path)
+    assert third.returncode == 1
+    assert b"mics.wav: " in third.stderr
+    assert b"3 sources are more than 2 channels" in third.stderr
