@@ -20,6 +20,7 @@ PUBLIC = (
     *("AudioSettings", "ClusterError", "DeviceError", "Dictionary", "FileError", "GroupLog"),
     *("GrowingMemory", "HalfLife", "L1", "LogSparsity", "OndesError", "OnlineNMF", "PerPass"),
     *("RawFormat", "Separator", "Smoothness", "Solver", "Statistics", "Stft", "TrainedSeparator"),
+    "activations",
     *("denoise", "denoise_file", "discover_sources", "itakura_saito", "learn", "load", "read"),
     *("separate", "separate_file", "train"),
 )
@@ -37,10 +38,15 @@ NEEDS = {
     "ondes.separator_training.mixtures": "torch",
     "ondes.separator_training.network": "torch",
     "ondes.separator_training.trainer": "torch",
+    "ondes.nmf.device_trainer": "torch",
+    "ondes.separation.device_masks": "torch",
+    "ondes.separation.device_stream": "torch",
     "ondes.nmf.backends.torch": "torch",
     "ondes.nmf.backends.devices": "torch",
     "ondes.nmf.backends.fused": "triton",
     "ondes.cluster.dask_engine": "distributed",
+    "ondes.studio.routes": "starlette",
+    "ondes.studio.server": "uvicorn",
 }
 
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 
 from ondes import __version__
+from ondes.cli.activations import activations
 from ondes.cli.completion import completion
 from ondes.cli.demo import demo
 from ondes.cli.denoise import denoise
@@ -19,6 +20,7 @@ from ondes.cli.learn import learn
 from ondes.cli.report import report
 from ondes.cli.score import score
 from ondes.cli.separate import separate
+from ondes.cli.studio import studio
 from ondes.cli.terminal import DONE, FAILED, INTERRUPTED, complain
 from ondes.cli.train import train
 from ondes.errors import OndesError
@@ -55,7 +57,7 @@ def ondes() -> None:
     """  # noqa: D301
 
 
-for _command in (demo, learn, train, separate, denoise, report, score, info, completion):
+for _command in (demo, learn, train, separate, denoise, studio, report, activations, score, info, completion):
     ondes.add_command(_command)
 
 

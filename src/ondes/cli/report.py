@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ondes.cli import options, terminal
-from ondes.cli.sources import as_sources, check_discovery, discover, load_dictionaries
+from ondes.cli.sources import (
+    as_sources,
+    check_discovery,
+    discover,
+    load_dictionaries,
+    load_sources,
+)
 from ondes.errors import printable
+
+if TYPE_CHECKING:
+    from ondes.report.excerpts import ShownExcerpt
 
 SECONDS = 30.0  # of the excerpt
 TOLERANCE = 0.01  # seconds by which the declared length of a recording may be wrong
@@ -18,15 +27,7 @@ TOLERANCE = 0.01  # seconds by which the declared length of a recording may be w
 @click.command(short_help="Write a page to see and hear a separation.")
 @click.argument("mix")
 @options.dictionaries(required=False)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False),
-    callback=terminal.no_minus,
-    default="report.html",
-    show_default=True,
-    help="The page to write.",
-)
+@options.output("The page to write.", default="report.html", type=click.Path(dir_okay=False))
 @options.span
 @click.option(
     "--seconds",
@@ -42,40 +43,57 @@ def report(mix: str, **given: Any) -> None:
     """Separate MIX, and show the result on one page that opens from disk and loads nothing else.
 
     The page has the spectrogram and a player of the mixture, of each source and of each component,
-    and describes the dictionaries. Without -d, the sources are learned from MIX itself.
-    """
+    and tells how well the models explain the sound. Levels are those that are heard. Without -d,
+    the sources are learned from MIX itself.
+
+    \b
+    ondes report band.wav --sources 4
+    ondes report talk.mp3 -d speech.ondes -d music.ondes --start 1:00 --seconds 60
+    ondes report talk.mp3 -d talk.ondes              (from ondes train)
+    """  # noqa: D301
     from ondes.atomic_file import check_destination
-    from ondes.report import (
-        build_report,
-        describe_dictionaries,
-        describe_excerpt,
-        read_excerpt,
-        write_report,
-    )
+    from ondes.report import build_report, describe_excerpt, write_report
 
     compute = options.compute_settings(given)
     options.check_span(given)
     if given["end"] is not None and given["seconds"] is not None:
         raise click.UsageError("--end and --seconds say the same; give one of them.")
     check_destination(given["output"], given["force"])
-    if given["dictionaries"]:
-        dictionaries = load_dictionaries(given["dictionaries"])
-    else:
-        check_discovery([mix], given)
-        with terminal.bar("learning") as bar:
-            dictionaries = {"mix": discover(mix, given, bar.show_learning)}
-    sources = as_sources(dictionaries)
+    models, texts = _models(mix, given)
     start, end = given["start"], given["end"]
     if end is None:
         end = start + (given["seconds"] or SECONDS)
-    samples, total = read_excerpt(mix, sources.sr, start=start, end=end, raw=given["raw"])
-    stop = start + len(samples) / sources.sr
+
+    def excerpt(shown: ShownExcerpt) -> str | None:
+        stop = start + shown.n_samples / shown.sr
+        total = shown.total
+        return None if total is None else describe_excerpt(start, stop, total - TOLERANCE)
+
     content = build_report(
-        samples,
-        sources,
+        mix,
+        models,
         title=printable(Path(mix).name),
-        excerpt=None if total is None else describe_excerpt(start, stop, total - TOLERANCE),
-        **describe_dictionaries(dictionaries),
+        start=start,
+        end=end,
+        raw=given["raw"],
+        excerpt=excerpt,
+        **texts,
         **compute,
     )
     click.echo(printable(str(write_report(given["output"], content, force=given["force"]))))
+
+
+def _models(mix: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The models, and what the page says of them."""
+    from ondes.report import describe_dictionaries, describe_separator
+    from ondes.separation import Sources
+
+    if given["dictionaries"]:
+        models = load_sources(given["dictionaries"])
+        if not isinstance(models, Sources):
+            return models, describe_separator(models)
+        return models, describe_dictionaries(load_dictionaries(given["dictionaries"]))
+    check_discovery([mix], given)
+    with terminal.bar("learning") as bar:
+        dictionaries = {"mix": discover(mix, given, bar.show_learning)}
+    return as_sources(dictionaries), describe_dictionaries(dictionaries)

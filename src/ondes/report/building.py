@@ -1,28 +1,36 @@
-"""Build a report: an excerpt of a recording, separated and described."""
+"""Build a report: an excerpt of a recording, separated and described, at constant memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from ondes.errors import FileError
 from ondes.history import TrainingHistory
-from ondes.nmf.encoding import Compute, encode
-from ondes.report.content import ReportContent, Source
-from ondes.separation import Sources, separate
-from ondes.separation.sources import SourceDictionary
-from ondes.signal.excerpt import open_excerpt
+from ondes.nmf.encoding import Compute
+from ondes.report.budget import Budget, budget_for
+from ondes.report.component_sounds import component_sounds
+from ondes.report.content import Component, Explained, ReportContent, Sound, Track
+from ondes.report.excerpts import ShownExcerpt
+from ondes.report.tracks import TrackBuilder
+from ondes.separation.cells import Cells
+from ondes.separation.heard import HeardComponents
+from ondes.separation.oddness import Oddness
+from ondes.separation.separator import Separator
+from ondes.separation.sources import SourceDictionary, Sources
+from ondes.separation.unfolded_masks import TrainedModel
 from ondes.signal.recordings import RawFormat
 
-__all__ = ["build_report", "describe_dictionaries", "read_excerpt"]
+__all__ = ["build_report", "describe_dictionaries", "describe_separator"]
 
 Samples = NDArray[np.float32]
-MAX_PLAYERS = 64  # of components: more would make a page too heavy to open on a phone
+Array = NDArray[np.floating]
+
+CURVE_POINTS = 200
 
 
 class LearnedDictionary(SourceDictionary, Protocol):
@@ -33,68 +41,47 @@ class LearnedDictionary(SourceDictionary, Protocol):
         """How it was learned."""
 
 
-def read_excerpt(
-    path: str | Path, sr: int, *, start: float = 0.0, end: float, raw: RawFormat | None = None
-) -> tuple[Samples, float | None]:
-    """Read a part of a recording.
-
-    Parameters
-    ----------
-    path : str or Path
-    sr : int
-        Sampling rate to resample to, in Hz.
-    start, end : float
-        In seconds; the recording may end earlier.
-    raw : RawFormat, optional
-        Format of samples without a header.
-
-    Returns
-    -------
-    samples : float32 array of shape (n, n_channels)
-    total : float or None
-        Seconds of the whole recording, None where unknown.
-
-    Raises
-    ------
-    FileError
-        Where the recording cannot be read, or ends before `start`.
-    """
-    with open_excerpt(path, sr=sr, start=start, end=end, raw=raw) as blocks:
-        total = None if blocks.n_samples_total is None else blocks.n_samples_total / sr
-        parts = list(blocks)
-    if not parts:
-        raise FileError(path, "has no samples")
-    return np.concatenate(parts), total
-
-
 def build_report(
-    mixture: Samples,
-    sources: Sources,
+    mixture: str | Path | BinaryIO | ArrayLike,
+    models: Sources | TrainedModel,
     *,
     title: str,
+    sr: int | None = None,
+    start: float = 0.0,
+    end: float | None = None,
+    raw: RawFormat | None = None,
     stems: Mapping[str, Samples] | None = None,
     scores: Mapping[str, float] | None = None,
+    options: Mapping[str, Any] | None = None,
     backend: str = "auto",
     device: str | None = None,
     n_jobs: int | None = None,
     **texts: Any,
 ) -> ReportContent:
-    """Separate a mixture in memory, and collect everything that a report shows of it.
+    """Separate a mixture, and collect everything that a report shows of it.
 
     Parameters
     ----------
-    mixture : float32 array of shape (n,) or (n, n_channels)
-        At the sampling rate of the sources.
-    sources : Sources
+    mixture : str, Path, binary stream, or array of shape (n,) or (n, n_channels)
+    models : Sources or TrainedSeparator
     title : str
+    sr : int, optional
+        Sampling rate of an array; by default that of the models.
+    start, end : float
+        The part of a recording to show, in seconds.
+    raw : RawFormat, optional
+        Format of samples without a header.
     stems : mapping of str to arrays of the mixture's shape, optional
         The separated sources, where they are known already.
     scores : mapping of str to float, optional
         SI-SDR of each source in dB, where the true sources are known.
+    options : mapping of str, optional
+        Further parameters of `Separator`.
     backend, device, n_jobs
         As in `OnlineNMF`.
     **texts
-        `curves`, `numbers`, `settings` and `excerpt` of `ReportContent`.
+        `numbers`, `settings` and `excerpt` of `ReportContent`; `excerpt` may be a function of the
+        `ShownExcerpt`.
 
     Examples
     --------
@@ -107,33 +94,149 @@ def build_report(
     >>> [source.name for source in content.sources]
     ['low', 'high']
     """
-    compute: dict[str, Any] = {"backend": backend, "device": device, "n_jobs": n_jobs}
+    compute = Compute(backend, device, n_jobs=n_jobs)
+    shown = ShownExcerpt(mixture, sr=sr or models.audio.sr, start=start, end=end, raw=raw)
+    excerpt = texts.pop("excerpt", None)
+    sources = models if isinstance(models, Sources) else None
+    n_components = 0 if sources is None else sources.n_components
+    separated: _Separated
     if stems is None:
-        stems = separate(mixture, sources, sr=sources.sr, **compute)
-    shown = tuple(
-        Source(name, stem, (scores or {}).get(name), _components_of(sources, name))
-        for name, stem in stems.items()
-    )
-    frames = sources.audio.frames(mixture)
+        how = {"backend": backend, "device": device, "n_jobs": n_jobs, **(options or {})}
+        if sources is None:
+            how = dict(options or {})
+        separated = _Separated(Separator(models, sr=shown.sr, **how), shown)
+    else:
+        separated = _Separated(None, shown, stems)
+    n_stems = 1 + len(separated.names)
+    budget = budget_for(shown.n_samples / shown.sr, shown.channels, n_stems, n_components)
+    gain = 1 / max(shown.peak, 1.0)
+    tracks = separated.tracks(models, budget, gain, scores or {})
+    components: tuple[Component, ...] = ()
+    explained = None
+    if sources is not None:
+        powers = _component_powers(shown, sources, compute)
+        sounds = component_sounds(shown, sources, powers, budget, gain=gain, compute=compute)
+        components = _components(sources, powers, sounds)
+        explained = _explained(shown, sources, compute)
     return ReportContent(
         title=title,
-        sr=sources.sr,
-        hop_length=sources.stft.hop_length,
-        n_fft=sources.stft.n_fft,
-        mixture=mixture,
-        sources=shown,
-        dictionary=sources.dictionary,
-        activations=encode(frames, sources.problem(), Compute(**compute)).full(),
-        component_samples=_sounds_of_components(mixture, sources, compute),
+        sr=shown.sr,
+        model_sr=models.audio.sr,
+        n_samples=shown.n_samples,
+        mixture=tracks[0],
+        sources=tracks[1:],
+        components=components,
+        explained=explained,
+        excerpt=excerpt(shown) if callable(excerpt) else excerpt,
         **texts,
     )
 
 
+class _Separated:
+    """The mixture and its sources, side by side, as tracks of the page."""
+
+    def __init__(
+        self,
+        separator: Separator | None,
+        shown: ShownExcerpt,
+        stems: Mapping[str, Samples] | None = None,
+    ) -> None:
+        self._separator, self._shown, self._stems = separator, shown, stems
+        self.names = tuple(stems or ()) if separator is None else separator.names
+
+    def tracks(
+        self, models: Any, budget: Budget, gain: float, scores: Mapping[str, float]
+    ) -> tuple[Track, ...]:
+        shown, stft = self._shown, models.audio.stft
+        stft = stft.at_rate(shown.sr / models.audio.sr)
+        builders = [
+            TrackBuilder(
+                shown.sr, shown.channels, shown.n_samples, stft, budget.stem_bit_rate, gain
+            )
+            for _ in range(1 + len(self.names))
+        ]
+        with ThreadPoolExecutor() as pool:  # encoding takes longer than separating
+            for mixture, stems in self._blocks():
+                blocks = [stems[name].reshape(-1, shown.channels) for name in self.names]
+                pairs = zip(builders, (mixture, *blocks), strict=True)
+                for done in [pool.submit(builder.write, block) for builder, block in pairs]:
+                    done.result()
+        tracks = [builders[0].finish("Mixture")]
+        for name, builder in zip(self.names, builders[1:], strict=True):
+            components = _components_of(models, name)
+            tracks.append(builder.finish(name, score=scores.get(name), components=components))
+        return tuple(tracks)
+
+    def _blocks(self) -> Iterator[tuple[Samples, Mapping[str, Samples]]]:
+        nothing = np.zeros((0, self._shown.channels), np.float32)
+        if self._separator is None:
+            first = 0
+            for block in self._shown.blocks():
+                rows = slice(first, first + len(block))
+                yield block, {name: stem[rows] for name, stem in (self._stems or {}).items()}
+                first += len(block)
+            return
+        for block in self._shown.blocks():
+            yield block, self._separator.push(block)
+        yield nothing, self._separator.flush()
+
+
+def _component_powers(shown: ShownExcerpt, sources: Sources, compute: Compute) -> Array:
+    """What is heard of each component over equal spans of time, (n_columns, n_components)."""
+    heard = HeardComponents(sources, sr=shown.sr, compute=compute)
+    n_columns = max(1, min(CURVE_POINTS, shown.n_samples // heard.step))
+    length = shown.n_samples / n_columns
+    cells = Cells(length, heard.first, heard.step)
+    sums = [cells.push(heard.push(block)) for block in shown.blocks()]
+    sums.append(cells.finish(heard.flush(), shown.n_samples))
+    powers: Array = np.concatenate(sums) / length
+    return powers
+
+
+def _components(
+    sources: Sources, powers: Array, sounds: Mapping[int, Sound]
+) -> tuple[Component, ...]:
+    spectra = sources.dictionary**sources.exponent
+    return tuple(
+        Component(index, spectrum, powers[:, index], sounds.get(index))
+        for index, spectrum in enumerate(spectra)
+    )
+
+
+def _explained(shown: ShownExcerpt, sources: Sources, compute: Compute) -> Explained | None:
+    """How much better all components are than one spectrum, and than none."""
+    stft = sources.stft.at_rate(shown.sr / sources.sr)
+    transform, total = stft.stream(shown.channels), np.zeros(stft.n_bins)
+    for block in shown.blocks():
+        power = np.square(np.abs(transform.push(block))).mean(axis=1)
+        total += sources.audio.from_power(power.astype(np.float32)).sum(axis=0)
+    mean = np.zeros(sources.stft.n_bins)
+    n_shared = min(len(mean), len(total))
+    mean[:n_shared] = total[:n_shared]
+    if not mean.any():
+        return None
+    one, flat = mean[None] / mean.sum(), np.full((1, len(mean)), 1 / len(mean))
+    models = [sources, *(_one_component(sources, row) for row in (one, flat))]
+    streams = [Oddness(model, sr=shown.sr, compute=compute) for model in models]
+    values: list[list[Array]] = [[] for _ in streams]
+    for block in shown.blocks():
+        for stream, found in zip(streams, values, strict=True):
+            found.append(stream.push(block))
+    means = [
+        float(np.concatenate([*found, stream.flush()]).mean())
+        for stream, found in zip(streams, values, strict=True)
+    ]
+    return Explained(*means)
+
+
+def _one_component(sources: Sources, row: Array) -> Sources:
+    return Sources(row, np.zeros(1, int), ("all",), sources.audio, sources.divergence)
+
+
 def describe_dictionaries(dictionaries: Mapping[str, LearnedDictionary]) -> dict[str, Any]:
-    """What a report says of dictionaries: `curves`, `numbers` and `settings` of `ReportContent`."""
+    """What a report says of dictionaries: `numbers` and `settings` of `ReportContent`."""
     audio = next(iter(dictionaries.values())).audio
     assert audio is not None
-    numbers, curves = [], []
     settings = {
         "Sampling rate": f"{audio.sr} Hz",
         "Frame": f"{audio.stft.n_fft} samples, {audio.stft.window} window",
@@ -146,31 +249,35 @@ def describe_dictionaries(dictionaries: Mapping[str, LearnedDictionary]) -> dict
         described = f"{len(dictionary.components)} components from {n_frames:,} frames"
         if history is not None:
             described += f", {history.seconds:,.0f} s of audio"
-            curve = tuple((n, cost) for n, cost in history.learning_curve.tolist())
-            curves.append((name, curve))
-            numbers.append((f"divergence per bin, {name}", f"{history.divergence:.3f}"))
         settings[f"Dictionary of {name}"] = described
-    return {
-        "curves": tuple(curves),
-        "numbers": tuple(numbers),
-        "settings": tuple(settings.items()),
+    return {"settings": tuple(settings.items())}
+
+
+def describe_separator(separator: Any) -> dict[str, Any]:
+    """What a report says of a trained separator; see `describe_dictionaries`."""
+    audio, history = separator.audio, separator.history
+    settings = {
+        "Sampling rate": f"{audio.sr} Hz",
+        "Frame": f"{audio.stft.n_fft} samples, {audio.stft.window} window",
+        "Hop": f"{audio.stft.hop_length} samples",
     }
+    numbers = []
+    if history is not None:
+        settings["Training"] = f"{history.n_updates:,} updates"
+        for name, n_files, seconds in zip(
+            separator.names, history.n_files, history.seconds, strict=False
+        ):
+            settings[f"Recordings of {name}"] = f"{n_files}, {seconds:,.0f} s in use"
+        pairs = zip(separator.names, history.si_sdr, strict=False)
+        numbers = [(f"SI-SDR of {name}, held out", _in_db(value)) for name, value in pairs]
+    return {"numbers": tuple(numbers), "settings": tuple(settings.items())}
 
 
-def _components_of(sources: Sources, name: str) -> tuple[int, ...]:
-    if name not in sources.names:
+def _in_db(value: float) -> str:
+    return f"{value:.1f} dB".replace("-", "−")
+
+
+def _components_of(models: Any, name: str) -> tuple[int, ...]:
+    if not isinstance(models, Sources) or name not in models.names:
         return ()
-    return tuple(np.flatnonzero(sources.source_of == sources.names.index(name)).tolist())
-
-
-def _sounds_of_components(
-    mixture: Samples, sources: Sources, compute: dict[str, Any]
-) -> tuple[Samples, ...]:
-    """Each component alone, in mono; none at all where there are too many."""
-    n_components = sources.n_components
-    if n_components > MAX_PLAYERS:
-        return ()
-    names = tuple(map(str, range(n_components)))
-    each = replace(sources, source_of=np.arange(n_components), names=names)
-    mono = mixture if mixture.ndim == 1 else mixture.mean(axis=1)
-    return tuple(separate(mono, each, sr=sources.sr, **compute).values())
+    return tuple(np.flatnonzero(models.rows_of(name)).tolist())

@@ -7,21 +7,41 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ReportContent", "Source", "clock", "describe_excerpt"]
+__all__ = ["Component", "Explained", "ReportContent", "Sound", "Track", "clock", "describe_excerpt"]
 
-Samples = NDArray[np.float32]
 Array = NDArray[np.floating]
 
 
-@dataclass(frozen=True)
-class Source:
-    """One separated source.
+@dataclass(frozen=True, eq=False)
+class Sound:
+    """An encoded sound, and where it lies in the excerpt.
+
+    Parameters
+    ----------
+    data : bytes
+        A whole audio file.
+    media_type : str
+    start, seconds : float
+    """
+
+    data: bytes
+    media_type: str
+    start: float
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """The mixture or one of its sources.
 
     Parameters
     ----------
     name : str
-    samples : float32 array of shape (n,) or (n, n_channels)
-        As long as the mixture.
+    sound : Sound
+    spectrogram : array of shape (n_columns, n_rows)
+        Mean power over equal spans of time and of the mel scale.
+    power : float
+        Mean square of the samples: what is heard.
     score : float, optional
         SI-SDR in dB, where the true source is known.
     components : tuple of int
@@ -29,12 +49,57 @@ class Source:
     """
 
     name: str
-    samples: Samples
+    sound: Sound
+    spectrogram: Array
+    power: float
     score: float | None = None
     components: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class Component:
+    """One component of the dictionary.
+
+    Parameters
+    ----------
+    index : int
+    spectrum : array of shape (n_bins,)
+    powers : array of shape (n_columns,)
+        Over equal spans of time, its mean square when it is heard alone.
+    sound : Sound, optional
+    """
+
+    index: int
+    spectrum: Array
+    powers: Array
+    sound: Sound | None = None
+
+    @property
+    def power(self) -> float:
+        """Its mean square over the whole excerpt."""
+        return float(self.powers.mean()) if len(self.powers) else 0.0
+
+
 @dataclass(frozen=True)
+class Explained:
+    """How far models are from the excerpt: divergence per bin, zero is perfect.
+
+    Parameters
+    ----------
+    components : float
+        Of all components.
+    one_spectrum : float
+        Of the excerpt's mean spectrum alone, at the best level for each moment.
+    flat : float
+        Of white noise at the best level for each moment.
+    """
+
+    components: float
+    one_spectrum: float
+    flat: float
+
+
+@dataclass(frozen=True, eq=False)
 class ReportContent:
     """Everything that a report shows of one mixture, or of an excerpt of it.
 
@@ -42,20 +107,15 @@ class ReportContent:
     ----------
     title : str
     sr : int
-        Sampling rate in Hz.
-    hop_length, n_fft : int
-        Settings of the STFT that `dictionary` and `activations` come from.
-    mixture : float32 array of shape (n,) or (n, n_channels)
-        The excerpt to show and play.
-    sources : tuple of Source
-    dictionary : array of shape (n_components, n_bins)
-    activations : array of shape (n_frames, n_components)
-        Activations of the excerpt.
-    component_samples : tuple of float32 arrays, each of shape (n,) or (n, n_channels)
-        Each component alone, or empty.
-    curves : tuple of (str, tuple of (float, float))
-        The name of a dictionary and its learning curve: numbers of frames, and the divergence per
-        bin there.
+        Sampling rate of the excerpt, in Hz.
+    model_sr : int
+        Sampling rate that the components' spectra belong to.
+    n_samples : int
+        Of the excerpt.
+    mixture : Track
+    sources : tuple of Track
+    components : tuple of Component
+    explained : Explained, optional
     numbers, settings : tuple of (str, str)
         Name and value, in the order to show them.
     excerpt : str, optional
@@ -69,57 +129,32 @@ class ReportContent:
 
     title: str
     sr: int
-    hop_length: int
-    n_fft: int
-    mixture: Samples
-    sources: tuple[Source, ...]
-    dictionary: Array
-    activations: Array
-    component_samples: tuple[Samples, ...] = ()
-    curves: tuple[tuple[str, tuple[tuple[float, float], ...]], ...] = ()
+    model_sr: int
+    n_samples: int
+    mixture: Track
+    sources: tuple[Track, ...] = ()
+    components: tuple[Component, ...] = ()
+    explained: Explained | None = None
     numbers: tuple[tuple[str, str], ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
     excerpt: str | None = None
 
     def __post_init__(self) -> None:
-        n_components = len(self.dictionary)
-        if not len(self.mixture):
+        if self.n_samples < 1:
             raise ValueError("A report needs at least one sample of the mixture.")
-        if self.dictionary.shape != (n_components, self.n_fft // 2 + 1):
-            raise ValueError(
-                f"A dictionary of shape {self.dictionary.shape} does not fit n_fft = {self.n_fft}."
-            )
-        if self.activations.ndim != 2 or self.activations.shape[1] != n_components:
-            raise ValueError(
-                f"Activations of shape {self.activations.shape} do not fit "
-                f"{n_components} components."
-            )
-        if len(self.component_samples) not in (0, n_components):
-            raise ValueError(
-                f"Samples of {len(self.component_samples)} components do not fit "
-                f"{n_components} components."
-            )
-        for name, samples in self._parts():
-            if len(samples) != len(self.mixture):
-                raise ValueError(
-                    f"{name} has {len(samples)} samples, but the mixture has {len(self.mixture)}."
-                )
+        indices = [component.index for component in self.components]
+        if indices != list(range(len(indices))):
+            raise ValueError(f"Components {indices} are not numbered from 0 on.")
         for source in self.sources:
-            if not set(source.components) <= set(range(n_components)):
+            if not set(source.components) <= set(indices):
                 raise ValueError(
-                    f"{source.name} lists components beyond the {n_components} of the dictionary."
+                    f"{source.name} lists components beyond the {len(indices)} of the dictionary."
                 )
-
-    def _parts(self) -> list[tuple[str, Samples]]:
-        return [
-            *((source.name, source.samples) for source in self.sources),
-            *((f"Component {i}", samples) for i, samples in enumerate(self.component_samples)),
-        ]
 
     @property
     def seconds(self) -> float:
         """Length of the excerpt in seconds."""
-        return len(self.mixture) / self.sr
+        return self.n_samples / self.sr
 
 
 def describe_excerpt(start: float, stop: float, total: float) -> str | None:

@@ -1,4 +1,4 @@
-"""Pictures of spectrograms, spectra, activations and learning.
+"""Pictures of spectrograms, spectra and levels.
 
 A picture contains no text: the page writes the axes, so that they stay legible on a phone and
 follow its light or dark colours.
@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import base64
 import io
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ondes.report.content import clock
-from ondes.signal.stft import Stft
+from ondes.report.tracks import hertz_of, mel_of
 
 __all__ = [
     "Axis",
     "Picture",
-    "Timeline",
-    "activation",
     "colour_scale",
-    "learning_curve",
+    "level",
     "spectrogram",
     "spectrum",
 ]
@@ -35,8 +32,6 @@ COLOURS = "magma"
 RANGE_DB = 80
 CURVE_RANGE_DB = 60
 ACTIVE_DB = 30
-MAX_COLUMNS = 1000
-N_ROWS = 160
 CURVE_POINTS = 200
 CURVE_WIDTH, CURVE_HEIGHT = 1000, 100
 
@@ -60,60 +55,22 @@ class Picture:
     path: str = ""
 
 
-@dataclass(frozen=True)
-class Timeline:
-    """Where frames lie in time."""
-
-    n_samples: int
-    sr: int
-    stft: Stft
-
-    @property
-    def seconds(self) -> float:
-        """Length of the signal."""
-        return self.n_samples / self.sr
-
-    def average(self, frames: Array, max_columns: int) -> Array:
-        """Average frames, rows are time, over at most `max_columns` equal spans of the signal."""
-        first = self.stft.n_padding / 2 / self.stft.hop_length
-        last = first + self.n_samples / self.stft.hop_length
-        n_columns = max(1, min(max_columns, len(frames)))
-        return _average_cells(frames, np.linspace(first, last, n_columns + 1))
-
-    def axis(self) -> Axis:
-        """The axis of the signal's time."""
-        from matplotlib.ticker import MaxNLocator
-
-        in_seconds = self.seconds <= 90
-        unit = 1 if in_seconds else 60
-        steps = [1, 2, 2.5, 5, 10] if in_seconds else [1, 2, 5, 10]
-        values = unit * np.asarray(MaxNLocator(6, steps=steps).tick_values(0, self.seconds / unit))
-        return Axis(
-            "Time (s)" if in_seconds else "Time (min:s)",
-            _ticks(values, (0, self.seconds), lambda x: x, _plain if in_seconds else clock),
-        )
-
-
-def spectrogram(name: str, frames: Array, timeline: Timeline, reference: float) -> Picture:
-    """Draw power frames, shape (n_frames, n_bins), in dB below `reference`."""
-    highest = timeline.sr / 2
-    edges = _hertz(np.linspace(0, _mel(highest), N_ROWS + 1))
-    columns = timeline.average(frames, MAX_COLUMNS)
-    cells = _average_cells(columns.T, edges * timeline.stft.n_fft / timeline.sr + 0.5)
+def spectrogram(name: str, cells: Array, seconds: float, sr: int, reference: float) -> Picture:
+    """Draw powers of shape (n_columns, n_rows), as of `Track`, in dB below `reference`."""
     return Picture(
-        f"Spectrogram of {name}, 0 to {clock(timeline.seconds)}: "
-        + _describe_spectrogram(columns, timeline),
-        x=timeline.axis(),
-        y=_frequency_axis(highest),
-        uri=_image(_decibels(cells, reference)),
+        f"Spectrogram of {name}, 0 to {clock(seconds)}: "
+        + _describe_spectrogram(cells, seconds, sr),
+        x=_time_axis(seconds),
+        y=_frequency_axis(sr / 2),
+        uri=_image(_decibels(cells.T, reference)),
     )
 
 
 def spectrum(name: str, bins: Array, sr: int) -> Picture:
     """Draw the power of each bin, shape (n_bins,), in dB below its peak."""
-    mels = np.linspace(0, _mel(sr / 2), CURVE_POINTS)
+    mels = np.linspace(0, mel_of(sr / 2), CURVE_POINTS)
     hertz = np.linspace(0, sr / 2, len(bins))
-    levels = np.interp(_hertz(mels), hertz, _decibels(bins, float(bins.max())))
+    levels = np.interp(hertz_of(mels), hertz, _decibels(bins, float(bins.max())))
     low, middle, high = np.interp([0.1, 0.5, 0.9], _shares(bins), hertz)
     return Picture(
         f"Spectrum of {name}: strongest at {_in_hertz(hertz[bins.argmax()])}, half of its power "
@@ -124,37 +81,17 @@ def spectrum(name: str, bins: Array, sr: int) -> Picture:
     )
 
 
-def activation(name: str, powers: Array, timeline: Timeline, reference: float) -> Picture:
-    """Draw the power of each frame, shape (n_frames,), in dB below `reference`."""
-    columns = timeline.average(powers[:, None], CURVE_POINTS)[:, 0]
-    levels = _decibels(columns, reference)
-    times = (np.arange(len(levels)) + 0.5) * timeline.seconds / len(levels)
-    active = np.mean(columns > columns.max() * 10 ** (-ACTIVE_DB / 10))
+def level(name: str, powers: Array, seconds: float, reference: float) -> Picture:
+    """Draw powers over equal spans of time, shape (n_columns,), in dB below `reference`."""
+    levels = _decibels(powers, reference)
+    times = (np.arange(len(levels)) + 0.5) * seconds / len(levels)
+    active = np.mean(powers > powers.max() * 10 ** (-ACTIVE_DB / 10))
     return Picture(
-        f"Activation of {name}: loudest at {times[columns.argmax()]:.1f} s, "
+        f"Level of {name}: loudest at {times[powers.argmax()]:.1f} s, "
         f"within {ACTIVE_DB} dB of that for {active:.0%} of the time.",
-        x=timeline.axis(),
+        x=_time_axis(seconds),
         y=_decibel_axis("Level (dB)"),
-        path=_curve_path(times, levels, (0, timeline.seconds), (-CURVE_RANGE_DB, 0)),
-    )
-
-
-def learning_curve(name: str, curve: Sequence[tuple[float, float]]) -> Picture | None:
-    """Draw divergence against frames learned, both logarithmic; None without two points."""
-    points = np.array([(n, d) for n, d in curve if n > 0 and 0 < d < math.inf])
-    if len(points) < 2 or points[0, 0] == points[-1, 0]:
-        return None
-    (first, before), (last, after) = points[0], points[-1]
-    margin = (points[:, 1].max() / points[:, 1].min()) ** 0.08 * 1.001
-    bounds = points[:, 1].min() / margin, points[:, 1].max() * margin
-    return Picture(
-        f"Learning curve of {name}: the divergence per bin goes from {before:.3g} after "
-        f"{first:,.0f} frames to {after:.3g} after {last:,.0f} frames.",
-        x=_log_axis("Frames learned", (first, last)),
-        y=_log_axis("Divergence per bin", bounds),
-        path=_curve_path(
-            np.log(points[:, 0]), np.log(points[:, 1]), np.log((first, last)), np.log(bounds)
-        ),
+        path=_curve_path(times, levels, (0, seconds), (-CURVE_RANGE_DB, 0)),
     )
 
 
@@ -168,17 +105,6 @@ def colour_scale() -> Picture:
         y=Axis("", ()),
         uri=_image(ramp),
     )
-
-
-def _average_cells(values: Array, edges: Array) -> Array:
-    """Mean of the rows between fractional edges; row i spans i to i + 1."""
-    total = np.zeros((len(values) + 1, *values.shape[1:]))
-    np.cumsum(values, axis=0, dtype=np.float64, out=total[1:])
-    inside = np.clip(edges, 0, len(values))
-    below = np.minimum(inside.astype(int), len(values) - 1)
-    share = (inside - below)[:, None]
-    averages: Array = np.diff(total[below] * (1 - share) + total[below + 1] * share, axis=0)
-    return averages / np.diff(edges)[:, None]
 
 
 def _decibels(powers: Array, reference: float) -> Array:
@@ -214,15 +140,29 @@ def _curve_path(x: Array, y: Array, x_range: ArrayLike, y_range: ArrayLike) -> s
     return f"M-20,{below} V{down[0]:.1f} L{points} H{outside} V{below} Z"
 
 
-def _describe_spectrogram(columns: Array, timeline: Timeline) -> str:
-    if not columns.max() > 0:
+def _describe_spectrogram(cells: Array, seconds: float, sr: int) -> str:
+    if not cells.max(initial=0) > 0:
         return "silence."
-    hertz = np.linspace(0, timeline.sr / 2, columns.shape[1])
-    low, high = np.interp([0.1, 0.9], _shares(columns.mean(axis=0)), hertz)
-    loudest = (columns.sum(axis=1).argmax() + 0.5) * timeline.seconds / len(columns)
+    edges = hertz_of(np.linspace(0, mel_of(sr / 2), cells.shape[1] + 1))
+    shares = _shares(cells.mean(axis=0) * np.diff(edges))
+    low, high = np.interp([0.1, 0.9], shares, edges[1:])
+    loudest = (cells.sum(axis=1).argmax() + 0.5) * seconds / len(cells)
     return (
         f"four fifths of the power lie from {_in_hertz(low)} to {_in_hertz(high)}, "
         f"loudest at {loudest:.1f} s."
+    )
+
+
+def _time_axis(seconds: float) -> Axis:
+    from matplotlib.ticker import MaxNLocator
+
+    in_seconds = seconds <= 90
+    unit = 1 if in_seconds else 60
+    steps = [1, 2, 2.5, 5, 10] if in_seconds else [1, 2, 5, 10]
+    values = unit * np.asarray(MaxNLocator(6, steps=steps).tick_values(0, seconds / unit))
+    return Axis(
+        "Time (s)" if in_seconds else "Time (min:s)",
+        _ticks(values, (0, seconds), lambda x: x, _plain if in_seconds else clock),
     )
 
 
@@ -233,20 +173,11 @@ def _shares(bins: Array) -> Array:
     return shares
 
 
-def _mel(hertz: float) -> float:
-    return 2595 * math.log10(1 + hertz / 700)
-
-
-def _hertz(mel: Array) -> Array:
-    hertz: Array = 700 * (10 ** (mel / 2595) - 1)
-    return hertz
-
-
 def _frequency_axis(highest: float) -> Axis:
     octaves = [500 * 2**i for i in range(10)]
     return Axis(
         "Frequency (kHz)",
-        _ticks(octaves, (0, highest), _mel, lambda hertz: _plain(hertz / 1000)),
+        _ticks(octaves, (0, highest), mel_of, lambda hertz: _plain(hertz / 1000)),
     )
 
 
@@ -254,19 +185,6 @@ def _decibel_axis(label: str) -> Axis:
     return Axis(
         label, _ticks((-60, -40, -20, 0), (-CURVE_RANGE_DB, 0), lambda level: level, _plain)
     )
-
-
-def _log_axis(label: str, bounds: tuple[float, float]) -> Axis:
-    from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator
-
-    low, high = bounds
-    decades = math.log10(high / low)
-    if decades > 1:
-        values = LogLocator(subs=(1, 2, 5) if decades < 2 else (1,)).tick_values(low, high)
-    else:
-        values = MaxNLocator(4).tick_values(low, high)
-    write = EngFormatter(sep="") if low >= 1 and decades > 1 else _plain
-    return Axis(label, _ticks(values, bounds, math.log, write))
 
 
 def _ticks(

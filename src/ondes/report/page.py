@@ -11,26 +11,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ondes.atomic_file import check_destination, write_atomically
-from ondes.report.content import ReportContent, Samples, Source, clock
-from ondes.signal.stft import Stft
+from ondes.report.content import Component, Explained, ReportContent, Sound, Track, clock
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ondes.report.figures import Picture
 
 __all__ = ["render", "write_report"]
 
 
 @dataclass(frozen=True)
-class Track:
+class Row:
     """A row of the page: its pictures, and a player where it has a sound."""
 
     id: str
     name: str
     note: str
     pictures: tuple[Picture, ...]
-    sound: str = ""
+    sound: Sound | None = None
+
+    @property
+    def uri(self) -> str:
+        """The sound as a data URI."""
+        assert self.sound is not None
+        data = base64.b64encode(self.sound.data).decode("ascii")
+        return f"data:{self.sound.media_type};base64,{data}"
 
 
 def write_report(path: str | Path, content: ReportContent, *, force: bool = False) -> Path:
@@ -84,28 +88,23 @@ def render(content: ReportContent) -> str:
     from markupsafe import Markup
 
     from ondes import __version__
-    from ondes.report.figures import colour_scale, learning_curve
-    from ondes.report.sounds import sound_uris
+    from ondes.report.figures import colour_scale
 
     style, script = _read("style.css"), _read("script.js")
-    stems = [content.mixture, *(source.samples for source in content.sources)]
-    sounds = sound_uris([*stems, *content.component_samples], content.sr)
-    mixture, *sources = _stem_tracks(content, stems, sounds[: len(stems)])
     environment = Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
+    components = _component_rows(content)
     page = environment.from_string(_read("template.html.j2")).render(
         content=content,
         version=__version__,
         duration=clock(content.seconds),
-        mixture=mixture,
-        sources=sources,
-        components=_component_tracks(content, sounds[len(stems) :]),
-        curves=[
-            (name, picture)
-            for name, curve in content.curves
-            if (picture := learning_curve(name, curve)) is not None
-        ],
+        tracks=_track_rows(content),
+        components=components,
+        component_hint=_describe_players(content),
+        has_component_sounds=any(row.sound for row in components),
+        bars=_bars(content.explained),
+        verdict=_verdict(content.explained),
         colours=colour_scale(),
         style=Markup(style),
         script=Markup(script),
@@ -117,68 +116,108 @@ def render(content: ReportContent) -> str:
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
-def _stem_tracks(
-    content: ReportContent, stems: Sequence[Samples], sounds: Sequence[str]
-) -> list[Track]:
+def _track_rows(content: ReportContent) -> list[Row]:
     """The mixture, then its sources."""
-    from ondes.report.figures import Timeline, spectrogram
+    from ondes.report.figures import spectrogram
 
-    stft = Stft(content.n_fft, content.hop_length)
-    timeline = Timeline(len(content.mixture), content.sr, stft)
-    frames = [stft.power(samples) for samples in stems]
-    reference = float(frames[0].max())
-    names = ["Mixture", *(source.name for source in content.sources)]
-    notes = ["as it was recorded", *(_describe_source(source) for source in content.sources)]
-    return [
-        Track(
-            "mixture" if i == 0 else f"source-{i}",
-            name,
-            note,
-            (spectrogram(name if i else "the mixture", power, timeline, reference),),
-            sound,
+    reference = float(content.mixture.spectrogram.max(initial=0))
+    rows = []
+    for i, track in enumerate((content.mixture, *content.sources)):
+        name = track.name if i else "the mixture"
+        picture = spectrogram(name, track.spectrogram, content.seconds, content.sr, reference)
+        note = _describe_source(track, content.mixture.power) if i else "as it was recorded"
+        rows.append(
+            Row(f"source-{i}" if i else "mixture", track.name, note, (picture,), track.sound)
         )
-        for i, (name, note, power, sound) in enumerate(
-            zip(names, notes, frames, sounds, strict=True)
-        )
-    ]
+    return rows
 
 
-def _describe_source(source: Source) -> str:
+def _describe_source(source: Track, mixture_power: float) -> str:
     count = len(source.components)
     parts = [] if source.score is None else [f"SI-SDR {source.score:.1f} dB".replace(" -", " −")]
+    parts.append(_share(source.power, mixture_power))
     if count:
         parts.append(f"{count} component{'s' if count > 1 else ''}")
     return " · ".join(parts)
 
 
-def _component_tracks(content: ReportContent, sounds: Sequence[str]) -> list[Track]:
-    """The components source by source, and within a source the loudest first."""
-    from ondes.report.figures import Timeline, activation, spectrum
+def _share(power: float, mixture_power: float) -> str:
+    return f"{power / (mixture_power or 1):.1%} of the mixture’s power"
 
-    timeline = Timeline(len(content.mixture), content.sr, Stft(content.n_fft, content.hop_length))
-    powers = content.activations * content.dictionary.sum(axis=1)
-    shares = powers.sum(axis=0) / (powers.sum() or 1)
-    reference = float(powers.max(initial=0))
+
+def _component_rows(content: ReportContent) -> list[Row]:
+    """The components source by source, and within a source the loudest first."""
+    from ondes.report.figures import level, spectrum
+
     owners = {i: n for n, source in enumerate(content.sources) for i in source.components}
     n_sources = len(content.sources)
-    order = sorted(range(len(shares)), key=lambda i: (owners.get(i, n_sources), -shares[i]))
-    tracks = []
-    for i in order:
-        name = f"Component {i}"
-        owner = [content.sources[owners[i]].name] if i in owners else []
-        tracks.append(
-            Track(
-                f"component-{i}",
+    reference = max((float(each.powers.max(initial=0)) for each in content.components), default=0)
+
+    def place(component: Component) -> tuple[int, float]:
+        return owners.get(component.index, n_sources), -component.power
+
+    rows = []
+    for component in sorted(content.components, key=place):
+        name = f"Component {component.index}"
+        owner = [content.sources[owners[component.index]].name] if component.index in owners else []
+        rows.append(
+            Row(
+                f"component-{component.index}",
                 name,
-                " · ".join([*owner, f"{shares[i]:.1%} of the power"]),
+                " · ".join([*owner, _share(component.power, content.mixture.power)]),
                 (
-                    spectrum(name.lower(), content.dictionary[i], content.sr),
-                    activation(name.lower(), powers[:, i], timeline, reference),
+                    spectrum(name.lower(), component.spectrum, content.model_sr),
+                    level(name.lower(), component.powers, content.seconds, reference),
                 ),
-                sounds[i] if sounds else "",
+                component.sound,
             )
         )
-    return tracks
+    return rows
+
+
+def _describe_players(content: ReportContent) -> str:
+    """What plays of the components, and why not more."""
+    players = [each.sound for each in content.components if each.sound is not None]
+    parts = ["Levels and shares are those of a component when it plays alone."]
+    if players and len(players) < len(content.components):
+        parts.append(
+            f"The {len(players)} loudest components have a player: more would make this page too "
+            "large to open on a phone. A shorter excerpt has room for all of them."
+        )
+    seconds = max((sound.seconds for sound in players), default=content.seconds)
+    if seconds < 0.99 * content.seconds:
+        parts.append(
+            f"Each plays the {seconds:.0f} s where it is loudest, so that the page stays small."
+        )
+    return " ".join(parts)
+
+
+def _bars(explained: Explained | None) -> list[tuple[str, str, float]]:
+    """Name, value and length in percent of the bars that compare divergences."""
+    if explained is None:
+        return []
+    values = {
+        "these components": explained.components,
+        "one average spectrum": explained.one_spectrum,
+        "white noise": explained.flat,
+    }
+    largest = max(values.values()) or 1.0
+    return [(name, f"{value:.3g}", 100 * value / largest) for name, value in values.items()]
+
+
+def _verdict(explained: Explained | None) -> str:
+    if explained is None or not explained.one_spectrum > 0:
+        return ""
+    gained = 1 - explained.components / explained.one_spectrum
+    if gained < 0.05:
+        return (
+            "The components explain this sound no better than one average spectrum does: they "
+            "were learned from too little of it, or from something else."
+        )
+    return (
+        f"The components leave {1 - gained:.0%} of what one average spectrum leaves unexplained. "
+        "The shorter the first bar is beside the second, the better they know this sound."
+    )
 
 
 def _read(name: str) -> str:

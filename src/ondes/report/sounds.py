@@ -1,46 +1,96 @@
-"""Audio embedded in a page."""
+"""Sounds for a page: small enough to be embedded, and playable in any browser."""
 
 from __future__ import annotations
 
-import base64
 import io
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import soundfile
+import soxr
+from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["sound_uris"]
+__all__ = ["EncodedSound"]
 
 Samples = NDArray[np.float32]
 
-# MP3 is the one compact format that libsndfile writes and every browser plays, Safari included.
-MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
+OPUS_RATES = (8000, 12000, 16000, 24000, 48000)
+BIT_RATE = 48_000  # per second and channel
+# libsndfile's Opus has from 6 to 256 kbit/s per channel, for compression levels from 1 to 0.
+LEAST_BIT_RATE, BIT_RATE_RANGE = 6_000, 250_000
+AT_ONCE = 2**16
 
 
-def sound_uris(recordings: Sequence[Samples], sr: int) -> list[str]:
-    """Encode recordings of shape (n,) or (n, n_channels) as data URIs, all with the same gain.
+class EncodedSound:
+    """A sound that is encoded as it comes: Ogg Opus, or FLAC where libsndfile is older than 1.1.
 
-    The gain is 1, or less where a peak would be clipped, so that levels remain comparable.
+    Parameters
+    ----------
+    sr : int
+        Sampling rate of the samples; Opus has its own, and they are resampled.
+    channels : int
+        More than two become one.
+    bit_rate : int
+        Per second and channel.
+    gain : float
+        Of all samples; full scale is 1, and what is beyond is clipped.
+
+    Attributes
+    ----------
+    media_type : str
+
+    Examples
+    --------
+    >>> sound = EncodedSound(44100, 2)
+    >>> for _ in range(10):
+    ...     sound.write(np.zeros((4410, 2)))
+    >>> data = sound.finish()
+    >>> soundfile.info(io.BytesIO(data)).duration
+    1.0
     """
-    peak = max((float(np.abs(samples).max()) for samples in recordings if samples.size), default=0)
-    gain = np.float32(1 / max(peak, 1))
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(lambda samples: _data_uri(gain * samples, sr), recordings))
 
+    def __init__(
+        self, sr: int, channels: int, *, bit_rate: int = BIT_RATE, gain: float = 1.0
+    ) -> None:
+        self._channels = channels
+        self._n_written = channels if channels <= 2 else 1
+        self._gain = np.float32(gain)
+        self._file = io.BytesIO()
+        is_opus = "OPUS" in soundfile.available_subtypes("OGG")
+        self.media_type = "audio/ogg" if is_opus else "audio/flac"
+        rate = min((each for each in OPUS_RATES if each >= sr), default=OPUS_RATES[-1])
+        self._resampler = None
+        if rate != sr:
+            self._resampler = soxr.ResampleStream(sr, rate, self._n_written, dtype="float32")
+        self._encoder = self._open(rate, bit_rate, is_opus)
 
-def _data_uri(samples: Samples, sr: int) -> str:
-    import soundfile
-    import soxr
+    def write(self, samples: ArrayLike) -> None:
+        """Append samples, (n,) or (n, channels)."""
+        block = np.asarray(samples, dtype=np.float32).reshape(-1, self._channels)
+        if self._n_written != self._channels:
+            block = block.mean(axis=1, keepdims=True)
+        self._encode(block * self._gain, is_last=False)
 
-    if samples.ndim > 1 and samples.shape[1] > 2:
-        samples = samples.mean(axis=1)
-    rate = min((rate for rate in MP3_RATES if rate >= sr), default=MP3_RATES[-1])
-    if rate != sr:
-        samples = soxr.resample(samples, sr, rate)
-    # A libsndfile older than 1.1 cannot write MP3; FLAC is ten times larger but plays as widely.
-    file_format = "MP3" if "MP3" in soundfile.available_formats() else "FLAC"
-    kind = {"MP3": "mpeg", "FLAC": "flac"}[file_format]
-    file = io.BytesIO()
-    soundfile.write(file, samples, rate, format=file_format)
-    return f"data:audio/{kind};base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    def finish(self) -> bytes:
+        """The whole file; nothing can be appended any more."""
+        self._encode(np.zeros((0, self._n_written), np.float32), is_last=True)
+        self._encoder.close()
+        return self._file.getvalue()
+
+    def _open(self, rate: int, bit_rate: int, is_opus: bool) -> Any:
+        settings: dict[str, Any] = {"format": "FLAC", "subtype": "PCM_16"}
+        if is_opus:
+            level = 1 - (bit_rate - LEAST_BIT_RATE) / BIT_RATE_RANGE
+            settings = {"format": "OGG", "subtype": "OPUS"}
+            settings |= {"compression_level": float(np.clip(level, 0, 1))}
+        try:
+            return soundfile.SoundFile(self._file, "w", rate, self._n_written, **settings)
+        except TypeError:  # soundfile before 0.13 cannot choose the bit rate
+            del settings["compression_level"]
+            return soundfile.SoundFile(self._file, "w", rate, self._n_written, **settings)
+
+    def _encode(self, block: Samples, is_last: bool) -> None:
+        if self._resampler is not None:
+            block = self._resampler.resample_chunk(block, last=is_last)
+        for first in range(0, len(block), AT_ONCE):  # libsndfile's Ogg encoders may crash on more
+            self._encoder.write(np.clip(block[first : first + AT_ONCE], -1, 1))

@@ -1,0 +1,486 @@
+"""Tables of what sounds when: levels are those of the stems, and planted events are found."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime
+
+import numpy as np
+import pytest
+import soundfile
+from test_constant_memory import LAUNCHER
+from test_trained import weights
+
+import ondes
+from ondes.cli import main
+from ondes.nmf.encoding import Compute
+from ondes.separation import Sources
+from ondes.separation.cells import Cells
+from ondes.separation.heard import HeardComponents, HeardSources
+from ondes.separation.oddness import FRAMES_AVERAGED, Oddness
+from ondes.separation.overlap_energy import OverlapEnergy
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.stft import Stft
+from ondes.tables import EventFinder, LevelBlock, clock_time, find_events
+from ondes.trained import TrainedSeparator
+
+SR = 8000
+
+
+def tones(hertz, seconds, sr=SR, seed=0):
+    """Notes with harmonics that begin and end, as stereo that is not the same on both sides."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(round(seconds * sr)) / sr
+    loud = np.repeat(
+        rng.uniform(0.1, 1, 2 * round(seconds) + 1), -(-len(t) // (2 * round(seconds)))
+    )
+    loud = np.convolve(loud, np.hanning(sr // 10) / np.hanning(sr // 10).sum(), "same")[: len(t)]
+    sound = sum(
+        np.sin(2 * np.pi * h * hertz * t + h) / h for h in range(1, 9) if h * hertz < sr / 2
+    )
+    fade = np.minimum(1, np.minimum(t, t[::-1]) / 0.3)
+    sound = 0.1 * fade * loud * (sound + 0.02 * rng.standard_normal(len(t)))
+    return np.stack([sound, 0.5 * np.roll(sound, 20)], axis=1).astype(np.float32)
+
+
+def bursts(seconds, sr=SR, seed=1):
+    """Noise around 2 kHz that comes and goes."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(round(seconds * sr)) / sr
+    sound = 0.1 * rng.standard_normal(len(t)) * np.sin(2 * np.pi * 2000 * t)
+    sound = sound * (0.05 + (np.sin(2 * np.pi * 0.4 * t) > 0.3)) * np.minimum(1, t[::-1] / 0.3)
+    return np.stack([sound, sound], axis=1).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two models, one of both with groups, and a mixture at another sampling rate."""
+    folder = tmp_path_factory.mktemp("tables")
+    settings = {"sr": SR, "n_fft": 512}
+    ondes.learn([tones(150, 8), tones(220, 8, seed=5)], 6, **settings).save(folder / "tones.ondes")
+    ondes.learn(bursts(8), 5, **settings).save(folder / "bursts.ondes")
+    both = [tones(190, 8) + bursts(8)]
+    ondes.learn(both, 8, **settings, groups=list("aabbbaab")).save(folder / "groups.ondes")
+    mixture = tones(200, 7, 11025) + bursts(7, 11025)
+    soundfile.write(folder / "mix.wav", mixture, 11025, subtype="FLOAT")
+    return folder
+
+
+def run(*arguments):
+    with pytest.raises(SystemExit) as end:
+        main(list(map(str, arguments)))
+    return end.value.code
+
+
+def table_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def decibels(energy):
+    return 10 * np.log10(np.maximum(energy, 1e-300))
+
+
+# ---- levels are what is heard -------------------------------------------------------------------
+
+
+def test_levels_of_sources_are_those_of_the_separated_stems(folder, tmp_path):
+    models = ("-d", folder / "tones.ondes", "-d", folder / "bursts.ondes")
+    assert run("separate", folder / "mix.wav", *models, "-o", tmp_path) == 0
+    table = tmp_path / "t.csv"
+    assert run("activations", folder / "mix.wav", *models, "-o", table, "--every", 0.4) == 0
+    rows = table_of(table)
+    assert {row["source"] for row in rows} == {"tones", "bursts"}
+    assert len(rows) == 2 * 18  # 7 s: the last cell is half as long
+    for row in rows:
+        stem, sr = soundfile.read(tmp_path / "mix" / f"{row['source']}.wav")
+        first, last = round(float(row["start"]) * sr), round(float(row["end"]) * sr)
+        expected = decibels(np.mean(stem[first:last] ** 2))
+        assert float(row["level_db"]) == pytest.approx(expected, abs=0.1)
+        assert row["file"] == str(folder / "mix.wav")
+
+
+def sounds_of_components(dictionary, samples, sr):
+    each = {str(k): [k] for k in range(dictionary.n_components)}
+    return ondes.separate(samples, Sources.from_components(dictionary, each), sr=sr)
+
+
+@pytest.mark.parametrize("sr", [SR, 6000, 11025, 16000])
+@pytest.mark.parametrize("spectrum", ["magnitude", "power"])
+def test_levels_of_components_are_those_of_their_sounds(sr, spectrum):
+    is_power = spectrum == "power"
+    settings = {"n_fft": 256, "hop_length": 128, "preset": "paper"} if is_power else {"n_fft": 512}
+    dictionary = ondes.learn([tones(150, 6) + bursts(6)], 6, sr=SR, **settings)
+    samples = tones(160, 6, sr) + bursts(6, sr)
+    sounds = sounds_of_components(dictionary, samples, sr)
+    sources = Sources.of({"all": dictionary})
+    heard = HeardComponents(sources, sr=sr)
+    energies = np.concatenate([heard.push(samples), heard.flush()]).sum(axis=0)
+    total = np.mean(samples.astype(np.float64) ** 2) * len(samples)
+    n_compared = 0
+    for k, sound in sounds.items():
+        expected = np.mean(sound.astype(np.float64) ** 2) * len(sound)
+        if expected > 1e-5 * total:
+            assert decibels(energies[int(k)]) == pytest.approx(decibels(expected), abs=0.1)
+            n_compared += 1
+    assert n_compared >= 3
+
+
+@pytest.mark.parametrize(
+    "stft",
+    [Stft(512, 128), Stft(512), Stft(512, 256, "sine"), Stft(400, 100, "hamming"), Stft(513, 160)],
+)
+def test_overlap_energy_is_that_of_the_overlap_added_signals(stft):
+    rng = np.random.default_rng(0)
+    n_frames, n_signals = 60, 5
+    samples = rng.standard_normal((stft.hop_length * n_frames, 2)) + 0.5  # with a constant part
+    frames = stft.forward(samples)[: n_frames + 3]
+    smooth = np.cumsum(rng.standard_normal((n_signals, stft.n_bins)), axis=1) / 10
+    shapes = np.exp(smooth)
+    gains = np.exp(np.cumsum(rng.standard_normal((len(frames), n_signals)), axis=0) / 4)
+    found = OverlapEnergy(shapes, stft).of(gains, frames, n_threads=2)
+    for k in range(n_signals):
+        masked = gains[:, k, None, None] * shapes[k] * frames
+        padded = np.concatenate([masked, np.zeros((4, *masked.shape[1:]))])
+        signal = stft.inverse(np.concatenate([np.zeros((4, *masked.shape[1:])), padded]))
+        expected = np.mean(np.sum(signal.astype(np.float64) ** 2, axis=0))
+        assert decibels(found[:, k].sum()) == pytest.approx(decibels(expected), abs=0.05)
+
+
+@pytest.mark.parametrize("kind", [HeardComponents, HeardSources, Oddness])
+def test_the_cut_into_blocks_does_not_matter(folder, kind):
+    sources = Sources.of(ondes.load(folder / "groups.ondes"))
+    samples = tones(200, 6) + bursts(6)
+    whole = kind(sources)
+    expected = np.concatenate([whole.push(samples), whole.flush()])
+    for cut in (3000, 11):
+        cut_up = kind(sources)
+        parts = [cut_up.push(each) for each in np.array_split(samples, len(samples) // cut)[:400]]
+        n = sum(map(len, np.array_split(samples, len(samples) // cut)[:400]))
+        found = np.concatenate([*parts, cut_up.push(samples[n:]), cut_up.flush()])
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-9 * expected.max())
+
+
+def test_cells_are_sums_in_plain_loops():
+    rng = np.random.default_rng(0)
+    for length, first, step in ((2.5, 0.0, 1.0), (0.3, -1.7, 1.0), (7.0, -2.0, 3.0)):
+        values = rng.exponential(size=(40, 2))
+        end = first + 40 * step - 1.3
+        n_cells = int(np.ceil(end / length))
+        expected = np.zeros((n_cells, 2))
+        fine = 1000  # parts of a value
+        for i, value in enumerate(values):
+            for part in range(fine):
+                place = first + (i + (part + 0.5) / fine) * step
+                expected[min(max(int(place // length), 0), n_cells - 1)] += value / fine
+        cells = Cells(length, first, step)
+        found = [cells.push(each) for each in np.array_split(values[:33], 9)]
+        found.append(cells.finish(values[33:], end))
+        np.testing.assert_allclose(np.concatenate(found), expected, rtol=0.02, atol=0.01)
+
+
+# ---- oddness ------------------------------------------------------------------------------------
+
+
+def test_oddness_is_the_divergence_per_bin_of_eight_averaged_frames(folder):
+    dictionary = ondes.load(folder / "tones.ondes")
+    sources = Sources.of({"tones": dictionary})
+    samples = tones(200, 4)
+    oddness = Oddness(sources)
+    found = np.concatenate([oddness.push(samples), oddness.flush()])
+    power = dictionary.audio.stft.power(samples)
+    averaged = np.sqrt(power[FRAMES_AVERAGED : 2 * FRAMES_AVERAGED].mean(axis=0, keepdims=True))
+    levelled = averaged.astype(np.float64) / averaged.mean()
+    h = np.full((1, 6), levelled.sum() / 6)
+    w = dictionary.components
+    slope = dictionary.estimator.sparsity * np.sqrt((w**2).sum(axis=1))
+    for _ in range(3000):
+        h *= (levelled / (h @ w + 1e-6)) @ w.T / (w.sum(axis=1) + slope)
+    model, target = h @ w + 1e-6, levelled + 1e-6
+    expected = np.mean(target * np.log(target / model) - target + model)
+    assert found[1] == pytest.approx(expected, rel=0.05)
+
+
+def test_a_planted_sound_is_the_oddest_moment(folder, tmp_path):
+    samples = tones(180, 12)
+    t = np.arange(SR) / SR
+    samples[7 * SR : 8 * SR] += 0.1 * np.sin(2 * np.pi * (1000 + 2000 * t) * t)[:, None]
+    soundfile.write(tmp_path / "night.wav", samples, SR)
+    dictionary = ondes.load(folder / "tones.ondes")
+    blocks = list(ondes.activations(tmp_path / "night.wav", dictionary, every=0.5))
+    odd = np.concatenate([block.oddness for block in blocks])
+    start = np.concatenate([block.start for block in blocks])
+    assert 6.5 <= start[odd.argmax()] <= 8
+    assert np.all(np.diff(start) == 0.5)
+
+
+# ---- events and clock time ----------------------------------------------------------------------
+
+
+def test_planted_events_are_found(folder, tmp_path):
+    rng = np.random.default_rng(3)
+    planted = [(2.0, 3.0), (5.5, 6.0), (6.3, 7.5), (11.0, 11.1)]
+    samples = 1e-4 * rng.standard_normal(15 * SR)
+    t = np.arange(len(samples)) / SR
+    for start, end in planted:
+        inside = (t >= start) & (t < end)
+        samples += inside * 0.1 * rng.standard_normal(len(t)) * np.sin(2 * np.pi * 2000 * t)
+    path = tmp_path / "SM4_20240131_235950.wav"
+    soundfile.write(path, samples, SR)
+    table, labels = tmp_path / "e.csv", tmp_path / "labels.txt"
+    models = ("-d", folder / "tones.ondes", "-d", folder / "bursts.ondes")
+    events = ("--threshold", -45, "--min-length", 0.4, "--min-gap", 0.5, "--every", 0.1)
+    assert run("activations", path, *models, *events, "-o", table, "--labels", labels) == 0
+    rows = [row for row in table_of(table) if row["source"] == "bursts"]
+    found = [(float(row["start"]), float(row["end"])) for row in rows]
+    expected = [(2.0, 3.0), (5.5, 7.5)]  # the pause is too short, and so is the last one
+    np.testing.assert_allclose(found, expected, atol=0.21)
+    assert rows[0]["time"].startswith("2024-01-31T23:59:5")
+    assert all(-30 < float(row["level_db"]) < -15 for row in rows)
+    lines = [line.split("\t") for line in labels.read_text().splitlines()]
+    of_bursts = [(float(a), float(b)) for a, b, name in lines if name.startswith("bursts ")]
+    np.testing.assert_allclose(of_bursts, found, atol=1e-5)
+
+
+def block_of(levels, every=1.0, first=0.0, recording="a.wav"):
+    start = first + every * np.arange(len(levels))
+    table = np.array(levels, dtype=float)[:, None]
+    return LevelBlock(recording, ("x",), start, start + every, table, np.zeros(len(levels)))
+
+
+def test_events_do_not_depend_on_how_blocks_are_cut():
+    rng = np.random.default_rng(0)
+    levels = rng.choice([-60.0, -20.0, -10.0], size=200, p=[0.6, 0.2, 0.2])
+    for min_length, min_gap in ((0, 0), (2, 0), (0, 3), (2.5, 2)):
+        limits = {"min_length": min_length, "min_gap": min_gap}
+        expected = []  # in plain loops
+        for i in np.flatnonzero(levels > -40):
+            if expected and (i - expected[-1][1] < min_gap or i == expected[-1][1]):
+                expected[-1][1] = i + 1
+            else:
+                expected.append([i, i + 1])
+        expected = [tuple(each) for each in expected if each[1] - each[0] >= min_length]
+        for size in (200, 7, 1):
+            blocks = [block_of(levels[i : i + size], first=i) for i in range(0, 200, size)]
+            found = [(event.start, event.end) for event in find_events(blocks, -40, **limits)]
+            assert found == expected
+            assert all(e.level in (-20, -10) for e in find_events(blocks, -40, **limits))
+
+
+def test_events_end_with_their_recording():
+    blocks = [block_of([-10.0]), block_of([-10.0], recording="b.wav")]
+    found = list(find_events(blocks, -40, min_gap=5))
+    assert [(event.recording, event.end) for event in found] == [("a.wav", 1.0), ("b.wav", 1.0)]
+    with pytest.raises(ValueError, match=r"threshold=nan must be a number"):
+        EventFinder(float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("20240131_063000.WAV", datetime(2024, 1, 31, 6, 30)),
+        ("20240131_063000T.WAV", datetime(2024, 1, 31, 6, 30)),
+        ("pond/SMU03021_20240131_063000.wav", datetime(2024, 1, 31, 6, 30)),
+        ("S4A01234_20191231_235959.wav", datetime(2019, 12, 31, 23, 59, 59)),
+        ("2024-01-31T06-30-00.flac", datetime(2024, 1, 31, 6, 30)),
+        ("site 2024-01-31 06-30-00.flac", datetime(2024, 1, 31, 6, 30)),
+        ("2024_01_31_06_30_00_north.wav", datetime(2024, 1, 31, 6, 30)),
+        ("2024-01-31T06:30:00+0100.wav", datetime(2024, 1, 31, 6, 30)),
+        ("site_20240131T063000Z.wav", datetime(2024, 1, 31, 6, 30)),
+        ("take_2.wav", None),
+        ("20241331_063000.wav", None),
+        ("20240131_250000.wav", None),
+        ("1234567890123456.wav", None),
+        ("stem.20240131.wav", None),
+    ],
+)
+def test_clock_time_from_names(name, expected):
+    assert clock_time(name) == expected
+
+
+# ---- tables -------------------------------------------------------------------------------------
+
+
+def test_all_formats_hold_the_same(folder, tmp_path, capfd):
+    odd_name = tmp_path / 'a, "b"_20240131_063000.wav'
+    odd_name.write_bytes((folder / "mix.wav").read_bytes())
+    given = ("activations", odd_name, "-d", folder / "tones.ondes")
+    assert run(*given, "-o", tmp_path / "t.csv") == 0
+    assert run(*given, "-o", tmp_path / "t.npz") == 0
+    capfd.readouterr()
+    assert run(*given, "-o", "-") == 0
+    text = capfd.readouterr().out
+    assert text == (tmp_path / "t.csv").read_text()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == 7 * 6
+    assert {row["file"] for row in rows} == {str(odd_name)}
+    assert rows[6]["time"] == "2024-01-31T06:30:01.000"
+    arrays = np.load(tmp_path / "t.npz")
+    assert arrays["files"][arrays["file"]].tolist() == [row["file"] for row in rows]
+    for name in ("start", "end", "level_db", "oddness", "component"):
+        expected = [float(row[name]) for row in rows]
+        np.testing.assert_allclose(arrays[name].astype(float), expected, atol=0.006)
+    np.testing.assert_array_equal(arrays["time"], [np.datetime64(row["time"]) for row in rows])
+
+
+def test_parquet(folder, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra 'tables' is not installed")
+    for by, model in (("component", "groups"), ("source", "groups")):
+        path, text = tmp_path / f"{by}.parquet", tmp_path / f"{by}.csv"
+        given = ("activations", folder / "mix.wav", "-d", folder / f"{model}.ondes", "--by", by)
+        assert run(*given, "-o", path) == run(*given, "-o", text) == 0
+        columns, rows = parquet.read_table(path).to_pydict(), table_of(text)
+        assert list(columns) == list(rows[0])
+        assert list(map(str, columns[by])) == [row[by] for row in rows]
+        assert set(columns["time"]) == {None}
+        for name in ("start", "end", "level_db", "oddness"):
+            np.testing.assert_allclose(columns[name], [float(r[name]) for r in rows], atol=0.006)
+
+
+def test_a_missing_package_is_named(folder, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("ondes.tables.writers.importlib.util.find_spec", lambda name: None)
+    given = ("activations", folder / "mix.wav", "-d", folder / "tones.ondes")
+    assert run(*given, "-o", tmp_path / "t.parquet") == 1
+    assert capfd.readouterr().err == (
+        "ondes: A Parquet table needs pyarrow: pip install 'ondes[tables]'.\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trained_separator_has_levels_of_its_sources(folder, tmp_path):
+    separator = TrainedSeparator(
+        ("a", "b"), AudioSettings(SR, Stft(32, 8), spectrum="magnitude"), weights()
+    )
+    separator.save(tmp_path / "t.ondes")
+    model = ("-d", tmp_path / "t.ondes")
+    assert run("separate", folder / "mix.wav", *model, "-o", tmp_path) == 0
+    assert run("activations", folder / "mix.wav", *model, "-o", tmp_path / "t.csv") == 0
+    for row in table_of(tmp_path / "t.csv"):
+        stem, sr = soundfile.read(tmp_path / "mix" / f"{row['source']}.wav")
+        first, last = round(float(row["start"]) * sr), round(float(row["end"]) * sr)
+        expected = decibels(np.mean(stem[first:last] ** 2))
+        assert float(row["level_db"]) == pytest.approx(expected, abs=0.1)
+        assert row["oddness"] == "nan"
+    assert run("activations", folder / "mix.wav", *model, "-o", "-", "--by", "component") == 2
+
+
+# ---- what goes wrong ----------------------------------------------------------------------------
+
+
+def test_files_that_fail_are_named_and_the_others_measured(folder, tmp_path, capfd):
+    (tmp_path / "noise.wav").write_bytes(b"no sound at all")
+    soundfile.write(tmp_path / "silence.wav", np.zeros(SR), SR)
+    table = tmp_path / "t.csv"
+    files = (tmp_path / "missing.wav", tmp_path / "noise.wav", tmp_path / "silence.wav")
+    given = ("-d", folder / "tones.ondes", "-o", table, "--json")
+    assert run("activations", *files, folder / "mix.wav", *given) == 3
+    printed = capfd.readouterr()
+    result = json.loads(printed.out)
+    assert (result["n_files"], result["n_failed"], result["rows"]) == (4, 2, 48)
+    assert "missing.wav: does not exist." in printed.err
+    assert "noise.wav: " in printed.err
+    rows = table_of(table)
+    assert {row["level_db"] for row in rows if row["file"].endswith("silence.wav")} == {"-inf"}
+
+
+def test_nothing_is_written_where_nothing_can_be_measured(folder, tmp_path, capfd):
+    (tmp_path / "noise.wav").write_bytes(b"no sound at all")
+    given = ("-d", folder / "tones.ondes", "-o", tmp_path / "t.csv")
+    assert run("activations", tmp_path / "noise.wav", *given) == 1
+    assert capfd.readouterr().out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["noise.wav"]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ((), "Nothing to write"),
+        (("-o", "t.csv", "--min-gap", "1"), "--min-gap needs --threshold"),
+        (("--labels", "l.txt"), "--labels needs --threshold"),
+        (("-o", "-", "--json"), "-o - and --json both need standard output"),
+        (("-o", "t.xlsx"), "t.xlsx: is no table: choose one of .csv, .parquet, .npz."),
+        (("-o", "t.csv", "--every", "0"), "--every"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(folder, tmp_path, monkeypatch, capfd, given, reason):
+    monkeypatch.chdir(tmp_path)
+    model = ("-d", folder / "tones.ondes")
+    assert run("activations", folder / "mix.wav", *model, *given) in (1, 2)
+    assert reason in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_table_needs_force(folder, tmp_path, capfd):
+    table = tmp_path / "t.csv"
+    table.write_text("precious")
+    given = ("activations", folder / "mix.wav", "-d", folder / "tones.ondes", "-o", table)
+    assert run(*given) == 1
+    assert "t.csv: exists already" in capfd.readouterr().err
+    assert table.read_text() == "precious"
+    assert run(*given, "--force") == 0
+    assert table.read_text().startswith("file,")
+
+
+def test_arguments_are_checked_and_errors_raised(folder, tmp_path):
+    model = ondes.load(folder / "tones.ondes")
+    with pytest.raises(ValueError, match=r"every=0 must be a positive number of seconds\."):
+        list(ondes.activations(folder / "mix.wav", model, every=0))
+    with pytest.raises(ValueError, match=r"by='bin' must be 'component' or 'source'\."):
+        list(ondes.activations(folder / "mix.wav", model, by="bin"))
+    with pytest.raises(ondes.FileError, match=r"no\.wav: "):
+        list(ondes.activations(tmp_path / "no.wav", model))
+    errors = []
+    files = [tmp_path / "no.wav", folder / "mix.wav"]
+    blocks = list(ondes.activations(files, model, on_error=errors.append))
+    assert len(errors) == 1
+    assert sum(map(len, blocks)) == 7
+    assert blocks[0].names == tuple("012345")
+
+
+def test_a_part_of_a_recording(folder):
+    model = ondes.load(folder / "tones.ondes")
+    (block,) = ondes.activations(folder / "mix.wav", model, start=2, end=4.4, every=1)
+    assert block.start.tolist() == [2, 3, 4]
+    assert block.end.tolist() == [3, 4, 4.4]
+    for end in (3.99, 4, 4.01):
+        (block,) = ondes.activations(folder / "mix.wav", model, start=2, end=end, every=0.5)
+        assert len(block) == 4 + (end > 4)
+        assert np.all(block.levels[:, 0] < 0)
+
+
+# ---- memory -------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "wait4"), reason="needs a system that counts memory")
+def test_memory_does_not_grow_with_the_recording(folder, tmp_path):
+    peaks = {}
+    for minutes in (1, 8):
+        path = tmp_path / f"{minutes}.wav"
+        rng = np.random.default_rng(0)
+        with soundfile.SoundFile(path, "w", SR, 1) as file:
+            for _ in range(minutes):
+                file.write(0.1 * rng.standard_normal(60 * SR))
+        command = [sys.executable, "-m", "ondes", "activations", path, "-d", folder / "tones.ondes"]
+        command += ["-o", tmp_path / f"{minutes}.npz", "-j", 1, "--every", 0.02]
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", LAUNCHER, *map(str, command)],
+            capture_output=True, check=True, text=True, timeout=300,
+        )  # fmt: skip
+        measured = json.loads(done.stdout.strip().rsplit("\n", 1)[-1])
+        assert measured["status"] == 0, done.stderr
+        peaks[minutes] = measured["peak_kib"]
+    assert peaks[8] < 1.15 * peaks[1], peaks
+
+
+def test_threads_do_not_change_the_result(folder):
+    sources = Sources.of(ondes.load(folder / "groups.ondes"))
+    samples = tones(200, 6)
+    each = []
+    for n_jobs in (1, 3):
+        heard = HeardComponents(sources, compute=Compute(n_jobs=n_jobs))
+        each.append(np.concatenate([heard.push(samples), heard.flush()]))
+    np.testing.assert_array_equal(*each)
