@@ -9,10 +9,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import gc
 import hashlib
 import importlib
 import io
 import json
+import mmap
 import os
 import resource
 import select
@@ -53,13 +55,19 @@ HEAVY = (
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that ended; `peak` is the memory it took, beyond what it started with."""
+    """A process that ended.
+
+    `peak` is the memory it used beyond what it started with, and `allocated` what it asked for,
+    used or not (0 if it crashed); `seconds` is by the clock, `cpu_seconds` of processor time.
+    """
 
     returncode: int
     stdout: bytes
     stderr: bytes
     peak: int
+    allocated: int
     seconds: float
+    cpu_seconds: float
 
     @property
     def lines(self) -> list[str]:
@@ -145,7 +153,10 @@ class Program:
                 raise TimeoutError(f"{as_strings(arguments)} did not end: {shown!r}")
             end = json.loads(self._here.recv(1000))
             took = time.monotonic() - began
-            return Ended(end["code"], *map(_content, files[1:]), end["peak"], took)
+            shown = map(_content, files[1:])
+            return Ended(
+                end["code"], *shown, end["peak"], end["allocated"], took, end["cpu_seconds"]
+            )
 
     def _has_ended(self, patience):
         return bool(select.select([self._here], [], [], patience)[0])
@@ -260,15 +271,19 @@ def _serve(descriptor, *loaded):
             importlib.import_module(name)
     connection = socket.socket(fileno=descriptor)
     connection.send(b"ready")
+    allocated = mmap.mmap(-1, 8)  # shared with every process that is forked
+    gc.freeze()  # a collection would copy all that was imported into every process
     while True:
         message, descriptors, _, _ = socket.recv_fds(connection, 1000, 3)
         if not message:
             return
         gate, opener = os.pipe()
+        allocated[:] = bytes(8)
         pid = os.fork()
         if pid == 0:
             os.read(gate, 1)
-            _become(json.loads(Path(os.fsdecode(message)).read_text()), descriptors)
+            order = json.loads(Path(os.fsdecode(message)).read_text())
+            _become(order, descriptors, allocated)
         before = _resident(pid)
         os.write(opener, b"x")
         for each in (gate, opener, *descriptors):
@@ -278,13 +293,15 @@ def _serve(descriptor, *loaded):
         end = {
             "code": os.waitstatus_to_exitcode(status),
             "peak": max(0, 1024 * usage.ru_maxrss - before),
+            "allocated": int.from_bytes(allocated[:], "little"),
+            "cpu_seconds": usage.ru_utime + usage.ru_stime,
         }
         connection.send(json.dumps(end).encode())
 
 
-def _become(order, descriptors):
+def _become(order, descriptors, allocated):
     """Be the program, in a process that was just forked."""
-    code = 70
+    code, before = 70, _address_space()
     try:
         for number, each in enumerate(descriptors):
             os.dup2(each, number)
@@ -323,6 +340,7 @@ def _become(order, descriptors):
 
         os.write(2, traceback.format_exc().encode(errors="replace"))
     finally:
+        allocated[:] = max(0, _largest_address_space() - before).to_bytes(8, "little")
         os._exit(code & 0xFF)
 
 
@@ -332,8 +350,32 @@ def arm(library, folder, n, error_number, persists, log):
     preloaded.arm(os.fsencode(folder), n, error_number, int(persists), os.fsencode(log))
 
 
+def send_signal_when_there(path, number):
+    """Let this process get a signal as soon as a file exists."""
+
+    def wait():
+        while not Path(path).exists():
+            time.sleep(0.002)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def waste(n_bytes, seconds):
+    """Ask for memory without using it, and compute for so long."""
+    ctypes.CDLL(None).malloc(ctypes.c_size_t(n_bytes))
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
 def _address_space():
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def _largest_address_space():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("VmPeak")).split()[1])
 
 
 def _resident(pid):

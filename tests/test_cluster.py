@@ -396,7 +396,7 @@ def test_a_round_that_is_lost_again_and_again_is_reported(recordings, monkeypatc
             Lossy.n_lost += 1
             raise RoundLost("there is no memory left")
 
-    monkeypatch.setattr("ondes.cluster.InProcess", Lossy)
+    monkeypatch.setattr("ondes.cluster.source.InProcess", Lossy)
     sentence = r"A round was lost 6 times in a row, .* this: there is no memory left"
     with pytest.raises(ClusterError, match=sentence):
         learn_here(recordings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 import random
@@ -26,7 +27,7 @@ sys.path.insert(0, str(HERE / "fuzz"))
 import archives  # noqa: E402
 import numpy as np  # noqa: E402
 from reader import Reader  # noqa: E402
-from targets import TARGETS, Target, model_seeds  # noqa: E402
+from targets import TARGETS, Target, model_seeds, separator_seeds  # noqa: E402
 
 from ondes.errors import FileError  # noqa: E402
 from ondes.loading import load  # noqa: E402
@@ -91,6 +92,46 @@ def test_the_content_of_a_model_file_is_checked(tmp_path, part, name, value):
     path.write_bytes(archives.sealed(members_with(lambda tree: tree[part].update({name: value}))))
     with pytest.raises(FileError):
         load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n_steps", "6"),
+        ("n_steps", 6.5),
+        ("n_steps", 10**15),
+        ("contexts", [1.5, 9]),
+        ("contexts", ["3", 9]),
+        ("contexts", []),
+        ("mask_exponent", "2"),
+        ("mask_exponent", 1e6),
+        ("floor", 0.0),
+        ("floor", True),
+        ("dictionaries", 3e38),
+        ("denominators", 1e-45),
+        ("decoder", 3e38),
+        ("exponents", 3e38),
+    ],
+)
+def test_the_content_of_a_separator_file_is_checked(tmp_path, name, value):
+    (_, text), *arrays = archives.members_of(separator_seeds()["2 sources"])
+    tree = json.loads(text)
+    if isinstance(value, float) and name not in ("mask_exponent", "floor", "n_steps"):
+        arrays = [(n, with_entries(data, value) if name in n else data) for n, data in arrays]
+    else:
+        tree["separator"]["weights"][name] = value
+    path = tmp_path / "s.ondes"
+    path.write_bytes(archives.sealed([("ondes.json", json.dumps(tree).encode()), *arrays]))
+    with pytest.raises(FileError):
+        load(path)
+
+
+def with_entries(data, value):
+    """An array of the same shape that holds one value everywhere."""
+    array = np.load(io.BytesIO(data))
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.full_like(array, value), version=(1, 0))
+    return buffer.getvalue()
 
 
 # ---- the fuzzer itself: it must find what it is there to find ----

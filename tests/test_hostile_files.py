@@ -217,6 +217,87 @@ def test_a_mix_at_any_volume_is_separated_and_the_stems_sum_to_it(tmp_path, mode
     assert all(np.abs(stem).max() > 1e-3 * peak for stem in stems)
 
 
+@pytest.mark.parametrize("exponent", [-83, 83])
+@pytest.mark.parametrize("spectrum", ["magnitude", "power"])
+def test_activations_grow_with_the_volume_and_nothing_else_changes(tmp_path, spectrum, exponent):
+    samples = tones(0).astype(np.float32) / 2**15
+    how = {"sr": SR, "n_fft": 128, "spectrum": spectrum, "backend": "reference"}
+    dictionary = ondes.learn(samples, 3, **how)
+    plain, scaled = (
+        write_sound(tmp_path / f"{n}.wav", np.ldexp(samples, n), subtype="FLOAT")
+        for n in (0, exponent)
+    )
+    expected, found = dictionary.transform(plain), dictionary.transform(scaled)
+    factor = exponent if spectrum == "magnitude" else 2 * exponent
+    found = np.ldexp(found.astype(np.float64), -factor)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * expected.max())
+    assert dictionary.score(scaled) == pytest.approx(dictionary.score(plain), rel=1e-4)
+
+
+def test_one_enormous_sample_costs_its_own_frames_alone(tmp_path):
+    samples = tones(0).astype(np.float32) / 2**15
+    dictionary = ondes.learn(samples, 3, sr=SR, n_fft=128, backend="reference")
+    spike = samples.copy()
+    spike[8000] = 1e20
+    expected, found = dictionary.transform(samples), dictionary.transform(spike)
+    assert np.isfinite(found).all()
+    is_other = np.abs(np.arange(len(found)) * 32 - 8000) > 256
+    np.testing.assert_allclose(found[is_other], expected[is_other], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("exponent", [-83, 83])
+def test_a_part_at_any_volume_has_the_same_score(tmp_path, models, exponent):
+    samples = tones(0).astype(np.float32) / 2**15
+    results = []
+    for n in (0, exponent):
+        sound = write_sound(tmp_path / f"{n}.wav", np.ldexp(samples, n), subtype="FLOAT")
+        part = ["--start", "0.5", "--end", "1.5", "--json"]
+        done = run("score", sound, "-d", models / "tones.ondes", *part)
+        assert (done.returncode, done.stderr) == (0, b"")
+        results.append(done.result["divergence"])
+    assert results[1] == pytest.approx(results[0], rel=1e-4)
+
+
+def stems_of(folder):
+    import soundfile
+
+    return {path.name: soundfile.read(path)[0] for path in sorted(folder.glob("*.wav"))}
+
+
+@pytest.mark.parametrize("exponent", [-83, 83])
+def test_sources_are_found_blindly_at_any_volume(tmp_path, exponent):
+    samples = (tones(0) + noise(1)).astype(np.float32) / 2**15
+    found = []
+    for n in (0, exponent):
+        sound = write_sound(tmp_path / f"{n}.wav", np.ldexp(samples, n), subtype="FLOAT")
+        how = ["--sources", "2", "-k", "4", "-j", "1", "-o", tmp_path / "out"]
+        done = run("separate", sound, *how)
+        assert (done.returncode, done.stderr) == (0, b"")
+        found.append(stems_of(tmp_path / "out" / str(n)))
+    assert found[0].keys() == found[1].keys()
+    for name, expected in found[0].items():
+        scaled = np.ldexp(found[1][name], -exponent)
+        assert np.abs(scaled - expected).max() < 1e-3 * np.abs(samples).max()
+
+
+@pytest.mark.parametrize("exponent", [-83, 83])
+@pytest.mark.parametrize("with_model", [False, True])
+def test_noise_is_reduced_at_any_volume(tmp_path, models, with_model, exponent):
+    import soundfile
+
+    samples = (tones(0) + noise(1)).astype(np.float32) / 2**15
+    results = []
+    for n in (0, exponent):
+        sound = write_sound(tmp_path / f"{n}.wav", np.ldexp(samples, n), subtype="FLOAT")
+        model = ["-d", models / "tones.ondes"] if with_model else []
+        output = tmp_path / f"{n} out.wav"
+        done = run("denoise", sound, "--noise", "0.5-1.2", *model, "-o", output)
+        assert (done.returncode, done.stderr) == (0, b"")
+        results.append(np.ldexp(soundfile.read(output)[0], -n))
+    assert np.abs(results[1] - results[0]).max() < 2e-3 * np.abs(samples).max()
+    assert np.abs(results[0]).max() > 0.1 * np.abs(samples).max()
+
+
 @pytest.mark.parametrize("place", [0, 100, 9000, 15999])
 def test_a_mix_with_an_invalid_sample_anywhere_costs_itself_alone(tmp_path, models, place):
     samples = tones(1).astype(np.float32)

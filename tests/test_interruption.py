@@ -23,7 +23,7 @@ from ondes.model_file import SavedModel
 from ondes.nmf.penalties import L1
 from ondes.signal.frame_reader import HostFrameReader
 from ondes.training import checkpoint, loop
-from ondes.training.batch_source import Update
+from ondes.training.batch_source import BatchSource, Update
 from ondes.training.checkpointer import CheckpointPlan
 from ondes.training.failures import Failures
 from ondes.training.stop_signals import StopSignals
@@ -562,8 +562,7 @@ def train_on(source, failures=None, **others):
 
     history = loop.train(
         SavedModel(estimator, None, None),
-        source,
-        step,
+        BatchSource(source, source, step),
         files=["arrays"],
         recordings="the digest of the arrays",
         settings={},

@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import NEEDS_TORCH
 from hostile import ENVIRONMENT, SMALL, Program, everything_under, noise, tones, write_sound
 
 HERE = Path(__file__).parent
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 MAX_CALLS = 400
 ERRORS = {
     "full": (errno.ENOSPC, True),  # and it stays full
@@ -78,6 +79,10 @@ def report(material, folder):
     return ["report", material / "mix.wav", *both, "--seconds", "0.3", "-o", folder / "r.html"]
 
 
+def denoise(material, folder):
+    return ["denoise", material / "mix.wav", "--noise", "0-1", "-o", folder / "d.wav"]
+
+
 def contents(folder):
     """The bytes of the files under a folder, by name."""
     found = {}
@@ -114,46 +119,91 @@ def wrong_with(done, number, whole, old, left):
 @pytest.mark.parametrize(("error", "is_there"), [("full", False), ("broken", True)])
 @pytest.mark.parametrize(
     "command",
-    [learn, learn_with_checkpoints, separate, separate_flac, report],
+    [learn, learn_with_checkpoints, separate, separate_flac, denoise, report],
     ids=lambda command: command.__name__,
 )
 def test_whichever_call_fails_every_file_is_complete_or_absent(
     program, library, material, tmp_path, command, error, is_there
 ):
-    number, persists = ERRORS[error]
-    whole, wrong, calls = None, [], ["the first"]
-    for n in range(MAX_CALLS):
-        folder, log, refuge = (tmp_path / f"{name}{n}" for name in ("f", "log", "refuge"))
+    injected = Injection(program, library, tmp_path, error, is_there)
+    assert injected.wrong_ones(lambda folder: command(material, folder), range(1, MAX_CALLS)) == []
+    assert injected.n_failures > 5
+
+
+@pytest.fixture(scope="module")
+def training_program(library):
+    loaded = ["torch", "ondes.trained", "ondes.separator_training.trainer"]
+    started = Program({**ENVIRONMENT, "LD_PRELOAD": str(library)}, loaded)
+    yield started
+    started.close()
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize(("error", "first", "is_there"), [("full", 1, False), ("broken", 4, True)])
+def test_training_ends_with_a_complete_separator_or_says_why_not(
+    training_program, library, tmp_path, error, first, is_there
+):
+    """As above, but for every seventh call: a run takes seconds."""
+    for n in range(6):
+        write_sound(tmp_path / "in" / f"{n % 2}" / f"{n}.wav", (tones, noise)[n % 2](n, 7.5))
+    both = [f"{name}={tmp_path / 'in' / str(n)}" for n, name in enumerate(("tones", "noise"))]
+    small = ["-k", "2", "--sr", "8000", "--n-fft", "512", "--updates", "1"]
+    injected = Injection(training_program, library, tmp_path, error, is_there)
+    numbers = range(first, MAX_CALLS, 7)
+    assert injected.wrong_ones(lambda f: ["train", *both, *small, "-o", f / "s"], numbers) == []
+    assert injected.n_failures > 2
+
+
+class Injection:
+    """Runs a command again and again, each time with another call that fails."""
+
+    def __init__(self, program, library, folder, error, is_there):
+        self._program, self._library, self._folder = program, library, folder
+        self._number, self._persists = ERRORS[error]
+        self._is_there = is_there
+        self._whole = None
+        self.n_failures = 0
+
+    def wrong_ones(self, command, numbers):
+        """What went wrong, in words; ends where a run met no failure."""
+        wrong = []
+        for n in (0, *numbers):
+            done, calls, old, left, elsewhere = self._run(command, n)
+            if not calls:  # nothing failed: this is what every run must end with
+                assert (done.returncode, done.stderr) == (0, b"")
+                self._whole = self._whole or left
+                assert left == self._whole
+                if n:
+                    return wrong
+                continue
+            self.n_failures += 1
+            found = wrong_with(done, self._number, self._whole, old, left)
+            for name, data in elsewhere.items():  # a model that found no place
+                if data != self._whole[Path(name).name]:
+                    found.append(f"{name} was put elsewhere, incomplete")
+            wrong += [f"call {calls[0]}: {each}" for each in found]
+        raise AssertionError("there is always another call that fails")
+
+    def _run(self, command, n):
+        folder, log, refuge = (self._folder / f"{name}{n}" for name in ("f", "log", "refuge"))
         for each in (folder, refuge):
             each.mkdir()
-        arguments, old = command(material, folder), {}
-        if is_there:
+        arguments, old = command(folder), {}
+        if self._is_there:
             arguments = [*arguments, "--force"]
-            old = dict.fromkeys(whole or {}, b"old")
+            old = dict.fromkeys(self._whole or {}, b"old")
             for name, data in old.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(data)
-        done = program(
+        failing = [str(folder), n, self._number, self._persists, str(log)]
+        done = self._program(
             *arguments,
+            memory=2**31,
             patience=PATIENCE_S,
             environment={"TMPDIR": str(refuge)},
-            before=["hostile:arm", str(library), str(folder), n, number, persists, str(log)],
+            before=["hostile:arm", str(self._library), *failing],
         )
-        left, calls = contents(folder), log.read_text().splitlines()
-        if not calls:  # nothing failed: this is what every run must end with
-            assert (done.returncode, done.stderr) == (0, b"")
-            whole = whole or left
-            assert left == whole
-            if n:
-                break
-            continue
-        found = wrong_with(done, number, whole, old, left)
-        for name, data in contents(refuge).items():  # a model that found no place
-            if data != whole[Path(name).name]:
-                found.append(f"{name} was put elsewhere, incomplete")
-        wrong += [f"call {calls[0]}: {each}" for each in found]
+        left = contents(folder), contents(refuge)
         for each in (folder, refuge):
             shutil.rmtree(each)
-    assert not wrong, "\n".join(wrong)
-    assert n > 5
-    assert not calls
+        return done, log.read_text().splitlines(), old, *left

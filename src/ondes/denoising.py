@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,12 +13,14 @@ import soxr
 from numpy.typing import ArrayLike, NDArray
 
 from ondes.nmf.estimator import OnlineNMF
-from ondes.separation.separator import MaskStream, StemBlocks, separate, separate_file
+from ondes.separation.separator import MaskStream, Separator, StemBlocks, separate
 from ondes.separation.sources import SourceDictionary, Sources
 from ondes.separation.subtraction import SubtractionMasks
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.excerpt import open_excerpt
-from ondes.signal.recordings import RawFormat, probe
+from ondes.signal.pcm import in_range
+from ondes.signal.recordings import RawFormat
+from ondes.signal.segments import is_stream
 from ondes.signal.silence import is_active, loudest_of
 from ondes.signal.stft import Stft
 
@@ -31,6 +34,7 @@ AMOUNT = 30.0  # decibels
 N_COMPONENTS, N_PASSES = 16, 20  # of the noise's dictionary: seconds of sound are enough
 STFT, STFT_RATE = Stft(4096, 1024), 16000  # without a dictionary of speech: 256 ms
 TOP_DB = 60.0
+MAX_NOISE_S = 300.0  # of an example, which is held in memory
 
 
 def denoise(
@@ -103,7 +107,8 @@ def denoise_file(
     ----------
     path : str, Path or binary stream
     noise : tuple of two float, or str or Path
-        Where the noise is alone in the recording, from one second to another, or a recording of it.
+        Where the noise is alone in the recording, from one second to another, or a recording of it;
+        no more than its first five minutes are used.
     speech, amount, random_state
         As in `denoise`.
     raw : RawFormat, optional
@@ -131,17 +136,20 @@ def denoise_file(
     """
     gain = _gain(amount)
     if isinstance(noise, (str, Path)):
-        excerpt = open_excerpt(noise)
+        excerpt = open_excerpt(noise, end=MAX_NOISE_S)
     else:
         start, end = _checked_span(noise)
-        if not isinstance(path, (str, Path)):
+        if is_stream(path):
             raise ValueError("A stream can be read only once; give the noise as a recording.")
-        excerpt = open_excerpt(path, start=start, end=end, raw=raw)
+        excerpt = open_excerpt(path, start=start, end=min(end, start + MAX_NOISE_S), raw=raw)
     with excerpt as blocks:
         example = np.concatenate([np.zeros((0, blocks.channels), np.float32), *blocks])
-    sr = probe(path, raw).sr if isinstance(path, (str, Path)) else excerpt.sr
-    models = _models(example, excerpt.sr, sr, speech, random_state)
-    return DenoisedBlocks(separate_file(path, models, raw=raw), gain)
+    with ExitStack() as stack:
+        recording = stack.enter_context(open_excerpt(path, raw=raw))
+        models = _models(example, excerpt.sr, recording.sr, speech, random_state)
+        separator = Separator(models, sr=recording.sr)
+        stack.pop_all()  # from here on, iterating closes it
+    return DenoisedBlocks(StemBlocks(separator, recording), gain)
 
 
 class DenoisedBlocks:
@@ -194,10 +202,11 @@ def _models(
     example = example.astype(np.float32)
     if speech is None:
         audio = AudioSettings(sr, STFT.at_rate(sr / STFT_RATE), spectrum="magnitude")
-        mean = _frames(example, example_sr, audio).mean(axis=0)
-        return SubtractionMasks((SPEECH, NOISE), audio, mean)
+        frames, exponent = _frames(example, example_sr, audio)
+        mean = frames.mean(axis=0)
+        return SubtractionMasks((SPEECH, NOISE), audio, np.ldexp(mean, exponent))
     known = Sources.of({SPEECH: speech})
-    frames = _frames(example, example_sr, known.audio)
+    frames, _ = _frames(example, example_sr, known.audio)
     estimator = OnlineNMF(
         min(N_COMPONENTS, len(frames)),
         beta_loss=known.divergence.beta,
@@ -212,8 +221,9 @@ def _models(
     return replace(both, sparsity_weights=(both.source_of == 0).astype(float))
 
 
-def _frames(example: NDArray[Any], sr: int, audio: AudioSettings) -> Samples:
-    """The frames that lie wholly in an example of noise, without silent ones."""
+def _frames(example: NDArray[Any], sr: int, audio: AudioSettings) -> tuple[Samples, int]:
+    """The non-silent frames that lie wholly in an example of noise, over two to some power."""
+    example, exponent = in_range(example)
     if sr != audio.sr:
         example = soxr.resample(example, sr, audio.sr)
     n_frames = len(audio.stft.windows(example))
@@ -227,4 +237,4 @@ def _frames(example: NDArray[Any], sr: int, audio: AudioSettings) -> Samples:
     power = power[is_active(energies, 0, loudest_of(energies, 0), TOP_DB)]
     if not len(power):
         raise ValueError("The example of the noise is silent; choose another one.")
-    return audio.from_power(power)
+    return audio.from_power(power), exponent

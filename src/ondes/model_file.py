@@ -142,7 +142,7 @@ def separator_document(separator: SavedSeparator) -> dict[str, Any]:
 def separator_of(path: str | Path, document: dict[str, Any]) -> SavedSeparator:
     """The trained separator in a document; FileError where there is no valid one."""
     try:
-        parts = document["separator"]
+        parts = of_type(document["separator"], dict)
         names = tuple(of_type(name, str) for name in parts["names"])
         audio, weights = of_type(parts["audio"], AudioSettings), parts["weights"]
         of_type(weights, UnfoldedWeights)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from ondes.archive import sentence_part
 from ondes.atomic_file import check_destination, exclusive_writer, write_atomically
@@ -17,15 +19,20 @@ from ondes.history import SeparatorHistory
 from ondes.learning import learn
 from ondes.model_file import SavedSeparator, packed, read_document, separator_document, separator_of
 from ondes.nmf.unfolded import UnfoldedWeights
+from ondes.scores import si_sdr
 from ondes.separation import separate
 from ondes.separator_training.settings import NetworkSettings, TrainingSettings
 from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.recordings import find_recordings
 from ondes.signal.stft import Stft
+from ondes.training.failures import Failures
 from ondes.training.stop_signals import StopSignals
 
 __all__ = ["TrainedSeparator", "train"]
 
 FRAMES_LEARNED = 20000  # enough for a start
+FULL_SCALE = 32768  # of the samples of a pool
+SILENT, SCORED_LEVEL = 1e-4, 0.1  # mean square roots
 
 
 class TrainedSeparator:
@@ -74,6 +81,58 @@ class TrainedSeparator:
         """Separate a mixture in memory; see `ondes.separate`."""
         return separate(mixture, self, sr=sr, **options)
 
+    def score(
+        self,
+        sources: Mapping[str, Any],
+        *,
+        n_mixtures: int = 24,
+        seconds: float = 10.0,
+        random_state: int = 0,
+    ) -> dict[str, NDArray[np.float64]]:
+        """How well it separates mixtures of recordings: give some that it was not trained on.
+
+        Parameters
+        ----------
+        sources : mapping of str to str, Path, or iterable of these
+            The files, folders and globs of each source.
+        n_mixtures : int
+            How many mixtures to make, all sources at the same level; fewer where the recordings
+            are short.
+        seconds : float
+            Length of each.
+        random_state : int
+            Decides which parts of the recordings are used.
+
+        Returns
+        -------
+        dict of str to array of shape (n_mixtures,)
+            SI-SDR of each source in decibels; that of a mixture of two is near zero.
+
+        Raises
+        ------
+        ValueError
+            Where the names are not those of the sources, or there is too little audio.
+        FileError
+            Where recordings cannot be used.
+        """
+        if set(sources) != set(self.names):
+            wanted = " ".join(f"{name}=FILES" for name in self.names)
+            raise ValueError(
+                f"The separator knows {', '.join(self.names)}; give recordings of each: {wanted}."
+            )
+        if n_mixtures < 1 or not seconds > 0:
+            raise ValueError("n_mixtures and seconds must be positive.")
+        examples = {
+            name: _examples(name, sources[name], self.audio, n_mixtures, seconds, random_state)
+            for name in self.names
+        }
+        ratios: dict[str, list[float]] = {name: [] for name in self.names}
+        for truths in zip(*examples.values(), strict=False):
+            stems = self.separate(sum(truths), sr=self.audio.sr)
+            for name, truth in zip(self.names, truths, strict=True):
+                ratios[name].append(si_sdr(truth, stems[name]))
+        return {name: np.array(each) for name, each in ratios.items()}
+
     @property
     def _saved(self) -> SavedSeparator:
         return SavedSeparator(self.names, self.audio, self.weights, self.history)
@@ -93,6 +152,7 @@ def train(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     progress: Callable[[Any], object] | None = None,
+    on_error: Callable[[str, FileError], object] | None = None,
     return_on_interrupt: bool = False,
 ) -> TrainedSeparator:
     """Train a separator from recordings of each source; needs PyTorch.
@@ -123,9 +183,13 @@ def train(
     checkpoint : str or Path, optional
         A file that training can be resumed from; it is a separator, too.
     resume : bool
-        Continue from `checkpoint` where it exists.
+        Continue from `checkpoint` where it exists; with `n_updates` on a CPU, to the very bytes of
+        an uninterrupted run. Recordings and settings must be the same.
     progress : callable, optional
         Called with a `SeparatorProgress` now and then.
+    on_error : callable, optional
+        Called once for each unreadable recording with its path and the `FileError`; training
+        continues with the others. Without it the error is raised.
     return_on_interrupt : bool
         Whether Ctrl-C and SIGTERM end training and return the best so far.
 
@@ -155,11 +219,14 @@ def train(
     audio = AudioSettings(sr, Stft(n_fft, hop_length or n_fft // 4), spectrum="magnitude")
     training = TrainingSettings.for_device(device)
     n_components = n_components or training.n_components
-    names = tuple(sources)
-    recordings = [SourceRecordings.of(name, sources[name], audio, random_state) for name in names]
+    names, failures = tuple(sources), Failures(on_error)
+    recordings = [
+        SourceRecordings.of(name, sources[name], audio, random_state, failures) for name in names
+    ]
     _check_disjoint(recordings)
     settings = {
         "names": list(names),
+        "recordings": [each.mark for each in recordings],
         "sr": sr,
         "n_fft": n_fft,
         "hop_length": audio.stft.hop_length,
@@ -173,24 +240,28 @@ def train(
             check_destination(checkpoint, force=True)
             stack.enter_context(exclusive_writer(Path(checkpoint)))
             state = _read_state(Path(checkpoint), settings, resume)
-        pools = [SamplePool(each.training, audio, random_state) for each in recordings]
+        pools = [
+            SamplePool(each.training, audio, random_state, on_error=failures) for each in recordings
+        ]
         held_out = [
-            SamplePool(each.held_out, audio, random_state, seconds=300) for each in recordings
+            SamplePool(each.held_out, audio, random_state, 300, failures) for each in recordings
         ]
         for pool in (*pools, *held_out):
             stack.callback(pool.close)
-        dictionaries = [
-            learn(
-                pool.samples[: FRAMES_LEARNED * audio.stft.hop_length],
-                n_components,
-                sr=sr,
-                n_fft=n_fft,
-                hop_length=audio.stft.hop_length,
-                random_state=random_state,
-                n_jobs=-1,
-            ).components
-            for pool in pools
-        ]
+        dictionaries = [np.ones((n_components, audio.stft.n_bins))] * len(pools)
+        if state is None:  # else they are in it
+            dictionaries = [
+                learn(
+                    pool.samples[: FRAMES_LEARNED * audio.stft.hop_length],
+                    n_components,
+                    sr=sr,
+                    n_fft=n_fft,
+                    hop_length=audio.stft.hop_length,
+                    random_state=random_state,
+                    n_jobs=-1,
+                ).components
+                for pool in pools
+            ]
         trainer = SeparatorTrainer(
             names,
             dictionaries,
@@ -202,8 +273,9 @@ def train(
             device=device,
             seed=random_state,
         )
-        if state is not None:
-            trainer.restore(state)
+        if state is not None and checkpoint is not None:
+            with _resuming(checkpoint):
+                trainer.restore(state)
 
         def separator() -> TrainedSeparator:
             history = SeparatorHistory(
@@ -219,7 +291,11 @@ def train(
             if checkpoint is not None:
                 document = separator_document(separator()._saved)
                 document |= {"training": {"settings": settings, "state": trainer.state()}}
-                write_atomically(checkpoint, packed(checkpoint, document), force=True)
+                try:
+                    write_atomically(checkpoint, packed(checkpoint, document), force=True)
+                except FileError as error:
+                    reason = f"{str(error).rstrip('.')}, so the previous checkpoint stays"
+                    warnings.warn(f"{reason}; training goes on.", RuntimeWarning, stacklevel=3)
 
         with signals:
             trainer.run(
@@ -234,6 +310,31 @@ def train(
             if not return_on_interrupt:
                 raise KeyboardInterrupt
         return separator()
+
+
+def _examples(
+    name: str, inputs: Any, audio: AudioSettings, n_examples: int, seconds: float, seed: int
+) -> list[NDArray[np.float32]]:
+    """Parts of a source's recordings, none of them silent, all of one level."""
+    from ondes.separator_training.pools import SamplePool
+
+    given = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
+    n_samples = round(seconds * audio.sr)
+    # Twice as much, since some may be silent.
+    pool = SamplePool(find_recordings(given), audio, seed, seconds=2 * n_examples * seconds)
+    pool.close()
+    found: list[NDArray[np.float32]] = []
+    for start in range(0, len(pool.samples) - n_samples + 1, n_samples):
+        part = pool.samples[start : start + n_samples].astype(np.float32) / np.float32(FULL_SCALE)
+        level = float(np.sqrt(np.mean(np.square(part))))
+        if level > SILENT:
+            found.append(part * np.float32(SCORED_LEVEL / level))
+    if not found:
+        raise ValueError(
+            f"The recordings of {name!r} have no {seconds:g} s with sound in a row; give more."
+        )
+    order = np.random.default_rng(seed).permutation(len(found))[:n_examples]
+    return [found[number] for number in order]
 
 
 def _check_disjoint(recordings: list[Any]) -> None:
@@ -257,13 +358,20 @@ def _read_state(path: Path, settings: dict[str, Any], resume: bool) -> dict[str,
         )
     document = read_document(path)
     separator_of(path, document)
-    try:
+    with _resuming(path):
         run = document["training"]
-        if run["settings"] != settings:
-            raise ValueError("its sources or settings are not those of this run")
         state: dict[str, Any] = run["state"]
+        if run["settings"] != settings:
+            raise ValueError("its recordings or settings are not those of this run")
         return state
-    except (KeyError, TypeError, ValueError) as error:
+
+
+@contextmanager
+def _resuming(path: str | Path) -> Iterator[None]:
+    """Name the checkpoint in whatever its content leads to."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise FileError(
             path, f"cannot be resumed: {sentence_part(error)}; delete the file to start over"
         ) from error

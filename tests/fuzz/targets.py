@@ -20,13 +20,15 @@ import sounds
 import ondes
 from ondes.dictionary import Dictionary
 from ondes.errors import FileError
-from ondes.history import TrainingHistory
+from ondes.history import SeparatorHistory, TrainingHistory
 from ondes.loading import load
 from ondes.model_file import SavedModel
+from ondes.nmf.unfolded import UnfoldedWeights
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.recordings import open_blocks, probe
 from ondes.signal.schedule import Position, Schedule
 from ondes.signal.segments import Recording
+from ondes.trained import TrainedSeparator
 from ondes.training import checkpoint
 
 AUDIO = AudioSettings(8000, ondes.Stft(8, 4, "sine"))
@@ -112,6 +114,34 @@ def checkpoint_seeds() -> dict[str, bytes]:
     }
 
 
+@functools.cache
+def separator_seeds() -> dict[str, bytes]:
+    """Small trained separators, of two sources and of three."""
+    return {
+        f"{n} sources": _written(lambda each, path: each.save(path), _small_separator(n))
+        for n in (2, 3)
+    }
+
+
+def _small_separator(n_sources: int) -> TrainedSeparator:
+    rng = np.random.default_rng(n_sources)
+    n_components, n_bins = 2, AUDIO.stft.n_bins
+    dictionaries = rng.gamma(0.5, size=(3, n_sources * n_components, n_bins)) + 1e-3
+    weights = UnfoldedWeights(
+        dictionaries.astype(np.float32),
+        (dictionaries.sum(axis=2) + 1).astype(np.float32),
+        rng.gamma(0.5, size=(n_sources, 5, n_components, n_bins)).astype(np.float32),
+        (0.1 * rng.standard_normal((2, n_sources * n_components))).astype(np.float32),
+        (3, 9),
+        6,
+        2.5,
+        1e-4,
+    )
+    names = tuple(f"source {n}" for n in range(n_sources))
+    history = SeparatorHistory((3,) * n_sources, (20.0,) * n_sources, (9.5,) * n_sources, 60)
+    return TrainedSeparator(names, AUDIO, weights, history)
+
+
 def schedule() -> Schedule:
     """Two recordings, one of unknown length, in the middle of a pass."""
     known = Recording("a.wav", 8000, 36000, AUDIO.stft.n_frames(36000), True, mark="01234567")
@@ -132,6 +162,18 @@ def read_model(path: Path) -> None:
     dictionary = load(path)
     repr((dictionary, dictionary.estimator.get_params()))
     dictionary.save(path, force=True)
+
+
+def read_separator(path: Path) -> None:
+    """One that is accepted can also be shown, saved again, and used: its stems are finite."""
+    separator = load(path)
+    repr((separator, separator.history))
+    separator.save(path, force=True)
+    if isinstance(separator, TrainedSeparator) and separator.audio.stft.n_fft <= 64:
+        mixture = np.random.default_rng(0).standard_normal(400).astype(np.float32)
+        stems = separator.separate(mixture, sr=separator.audio.sr)
+        if not all(np.isfinite(each).all() for each in stems.values()):
+            raise ArithmeticError("a stem is not finite")
 
 
 def read_checkpoint(path: Path) -> None:
@@ -172,6 +214,7 @@ def read_piped(path: Path) -> None:
 
 TARGETS = {
     "model": Target(model_seeds, archives.mutated, read_model, FileError),
+    "separator": Target(separator_seeds, archives.mutated, read_separator, FileError),
     "checkpoint": Target(checkpoint_seeds, archives.mutated, read_checkpoint, FileError),
     "recording": Target(sounds.seeds, sounds.mutated, read_recording, FileError),
     "recording_without_av": Target(

@@ -14,15 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Learn, separate and report on a built-in scene.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(file_okay=False),
-    callback=terminal.no_minus,
-    default="ondes-demo",
-    show_default=True,
-    help="The folder to write to.",
-)
+@options.output("The folder to write to.", default="ondes-demo", type=click.Path(file_okay=False))
 @click.option(
     "--seconds",
     type=click.FloatRange(2),

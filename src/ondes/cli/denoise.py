@@ -45,13 +45,7 @@ def _as_noise(_: click.Context, __: click.Parameter, given: str) -> str | tuple[
     show_default=True,
     help="Reduce the noise by so many decibels at most.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False),
-    callback=terminal.no_minus,
-    help="The file to write.  [default: NAME-denoised.wav]",
-)
+@options.output("The file to write.  [default: NAME-denoised.wav]", type=click.Path(dir_okay=False))
 @options.seed
 @options.raw
 @options.force
@@ -69,9 +63,15 @@ def denoise(recording: str, **given: Any) -> int:
     from ondes.atomic_file import check_destination
     from ondes.denoising import denoise_file
     from ondes.signal.audio_writer import AudioWriter
+    from ondes.signal.segments import is_stream
 
-    if recording == "-":
+    if is_stream(recording) and isinstance(given["noise"], tuple):
+        what = "Standard input" if recording == "-" else "A pipe"
+        raise click.UsageError(f"{what} can be read only once; give the noise as a recording.")
+    if recording == given["noise"] == "-":
         raise click.UsageError("Standard input can be read only once; give a file.")
+    if recording == "-" and given["output"] is None:
+        raise click.UsageError("Standard input has no name; give one with -o.")
     output = Path(given["output"] or f"{Path(recording).stem}-denoised.wav")
     check_destination(output, given["force"])
     speech: Dictionary | None = None

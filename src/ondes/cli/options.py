@@ -95,6 +95,19 @@ def count(*names: str, help: str, least: int = 1, default: int | None = None) ->
     )
 
 
+def no_minus(_: click.Context, __: click.Parameter, given: str) -> str:
+    """The callback of an output that standard output cannot be."""
+    if given == "-":
+        raise click.BadParameter("standard output cannot hold it; give a name.")
+    return given
+
+
+def output(help: str, **how: Any) -> Decorator:  # noqa: A002
+    """`-o`, the file or folder to write; `how` is as of `click.option`."""
+    how = {"type": click.Path(), "show_default": "default" in how, **how}
+    return click.option("-o", "--output", callback=no_minus, help=help, **how)
+
+
 def dictionaries(required: bool, multiple: bool = True) -> Decorator:
     """`-d`, the models to use."""
     return click.option(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ondes.cli import options, terminal
-from ondes.errors import printable
+from ondes.cli.sources import named_files
+from ondes.errors import FileError, printable
 
 if TYPE_CHECKING:
     from ondes.separator_training.trainer import SeparatorProgress
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Train a separator from recordings of each source.")
 @click.argument("sources", nargs=-1, required=True, metavar="NAME=FILES...")
-@click.option("-o", "--output", required=True, type=click.Path(), help="Separator to write.")
+@options.output("Separator to write.", required=True)
 @click.option(
     "--minutes",
     type=click.FloatRange(0, min_open=True),
@@ -48,21 +49,26 @@ def train(sources: tuple[str, ...], output: str, **given: Any) -> int:
     ondes train speech=lectures/ music=records/ -o talk.ondes
     ondes separate broadcast.mp3 -d talk.ondes
     """  # noqa: D301
-    from ondes.atomic_file import check_destination, exclusive_writer
+    from ondes.atomic_file import check_destination, companion, exclusive_writer
     from ondes.trained import train as train_separator
 
-    inputs: dict[str, list[str]] = {}
-    for each in sources:
-        name, equals, files = each.partition("=")
-        if not (name and equals and files):
-            raise click.UsageError(f"{each!r} is not of the form NAME=FILES, as speech=lectures/.")
-        inputs.setdefault(name, []).append(files)
-    check_destination(output, given["force"] or given["resume"])
-    checkpoint = Path(f"{output}.checkpoint")
-    if given["force"] and not given["resume"]:
-        checkpoint.unlink(missing_ok=True)
+    inputs = named_files(sources)
+    checkpoint = companion(output, "", ".checkpoint")
+    check_destination(output, given["force"] or (given["resume"] and checkpoint.exists()))
+    failures: list[FileError] = []
     start = time.perf_counter()
-    with exclusive_writer(Path(output)), terminal.share_bar("training") as bar:
+    with (
+        exclusive_writer(Path(output)),
+        terminal.share_bar("training") as bar,
+        terminal.warnings_shown_by(terminal.Bar(None, "")),
+    ):
+        if given["force"] and not given["resume"]:
+            check_destination(checkpoint, force=True)
+            checkpoint.unlink(missing_ok=True)
+
+        def report(_: str, error: FileError) -> None:
+            failures.append(error)
+            terminal.complain(str(error))
 
         def show(progress: SeparatorProgress) -> None:
             ratios = " / ".join(f"{value:.1f}" for value in progress.si_sdr.values())
@@ -80,9 +86,11 @@ def train(sources: tuple[str, ...], output: str, **given: Any) -> int:
             checkpoint=checkpoint,
             resume=given["resume"],
             progress=show,
+            on_error=report,
             return_on_interrupt=True,
         )
-        separator.save(output, force=given["force"] or given["resume"])
+        if not terminal.save(separator, Path(output), given["force"] or given["resume"]):
+            return terminal.FAILED
     history = separator.history
     assert history is not None
     stopped = history.stopped_by is not None
@@ -96,7 +104,7 @@ def train(sources: tuple[str, ...], output: str, **given: Any) -> int:
         "n_updates": history.n_updates,
         "stopped_by": history.stopped_by,
         "elapsed": elapsed,
-    }
+    } | terminal.listed(failures)
     if given["as_json"]:
         terminal.print_json(result)
     else:
@@ -110,4 +118,4 @@ def train(sources: tuple[str, ...], output: str, **given: Any) -> int:
             f"interrupted; the best so far is in {printable(output)}; --resume continues."
         )
         return terminal.INTERRUPTED
-    return terminal.DONE
+    return terminal.SOME_FAILED if failures else terminal.DONE

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ondes.signal.schedule import Position, Schedule
 from ondes.signal.segments import Recording, Segment
 
-__all__ = ["Plan", "PlannedRound", "deal", "first_round", "shard_size"]
+__all__ = ["Plan", "PlannedRound", "deal", "first_round", "schedule_sizes", "shard_size"]
 
 GROWTH = 1 / 32  # of the frames before
 # A task costs some milliseconds of scheduling whatever its size. This much work, frames times
@@ -39,6 +39,20 @@ def shard_size(n_components: int, n_bins: int, n_shards: int) -> int:
 def first_round(round_size: int) -> int:
     """Frames in the first round that is computed by the workers."""
     return min(16384, max(1, round_size // 8))
+
+
+def schedule_sizes(round_size: int, n_shards: int, batch_size: int | None) -> dict[str, int]:
+    """What a `Schedule` needs to know of rounds of `round_size` frames in `n_shards` shards."""
+    if not 1 <= n_shards <= round_size:
+        raise ValueError(
+            f"n_shards={n_shards} must be at least 1 and at most round_size={round_size}."
+        )
+    portion = first_round(round_size)
+    return {
+        "batch_size": min(batch_size or portion, portion),
+        "round_size": portion,
+        "segment_size": min(1024, max(1, portion // 8)),  # a round has several recordings in it
+    }
 
 
 class PlannedRound(NamedTuple):
@@ -88,6 +102,29 @@ class Plan:
                 after = (n_pass, n_next) if n_next < n_portions else (n_pass + 1, 0)
                 yield PlannedRound(self._dealt(segments), *after)
             n_pass, n_portion = n_pass + 1, 0
+
+    # ---- the position of its schedule ----
+
+    @property
+    def seconds_done(self) -> float:
+        """As of `Schedule`."""
+        return self.schedule.seconds_done
+
+    @property
+    def seconds_total(self) -> float | None:
+        """As of `Schedule`."""
+        return self.schedule.seconds_total
+
+    def state(self) -> dict[str, Any]:
+        """The position of the schedule, and what decides the rounds beside it."""
+        return {"schedule": self.schedule.state(), "n_frames_before": self.n_frames_before}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go to a position; see `Schedule.restore`."""
+        self.schedule.restore(state["schedule"])
+        self.n_frames_before = int(state["n_frames_before"])
+
+    # ---- the size of a round ----
 
     def _n_wanted(self, n_pass: int, n_portion: int) -> int:
         """Frames in a full round at a portion, if that many are left."""

@@ -11,26 +11,53 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
 from ondes.cluster import shards
-from ondes.cluster.engine import Engine, Interrupted, Priority, RoundLost
+from ondes.cluster.engine import Engine, InProcess, Interrupted, Priority, RoundLost
 from ondes.cluster.plan import Plan, PlannedRound
 from ondes.cluster.shards import Recordings, ShardInfo
 from ondes.errors import ClusterError, FileError
 from ondes.nmf.divergence import Array
+from ondes.nmf.encoding import Compute
 from ondes.nmf.estimator import OnlineNMF
 from ondes.nmf.statistics import Statistics
 from ondes.signal.batches import MiniBatches
 from ondes.signal.schedule import Position
 from ondes.signal.silence import Loudest, merge
-from ondes.training.loop import first_frames
+from ondes.training.loop import initialise
 
-__all__ = ["ClusterSource"]
+__all__ = ["ClusterSource", "open_engine"]
+
+IN_PROCESS = "in-process"
 
 AHEAD = 2  # rounds read before their turn: one to be ready, one to fill the gap between rounds
 FAN_IN = 8  # statistics in one sum
 MAX_LOSSES = 5  # of one round
+
+
+@contextlib.contextmanager
+def open_engine(
+    cluster: Any, n_workers: int | None, compute: Compute, should_stop: Callable[[], bool]
+) -> Iterator[Engine]:
+    """What computes for a run, whose workers have been checked.
+
+    Parameters
+    ----------
+    cluster, n_workers
+        As of `ondes.learn`.
+    compute : Compute
+    should_stop : callable
+        Asked while results are awaited.
+    """
+    if cluster == IN_PROCESS:
+        yield InProcess()
+        return
+    try:
+        from ondes.cluster.dask_engine import DaskEngine, connected
+    except ImportError as error:
+        raise ImportError("A cluster needs Dask: pip install 'ondes[dask]'.") from error
+    with connected(cluster, n_workers) as client, DaskEngine(client, should_stop) as engine:
+        engine.check_workers(compute)
+        yield engine
 
 
 @dataclass(frozen=True)
@@ -43,7 +70,7 @@ class _Reading:
 
 
 class ClusterSource:
-    """The statistics of one mini-batch or round after the other; a `BatchSource`.
+    """The statistics of one mini-batch or round after the other; the batches of a `BatchSource`.
 
     The estimator must have absorbed the last statistics before the next ones are asked for.
 
@@ -75,41 +102,18 @@ class ClusterSource:
         self._turns = itertools.count()
 
     def __iter__(self) -> Iterator[Statistics]:
-        if not getattr(self._estimator, "is_initialised_", False) and not self._initialise():
-            return
+        if not getattr(self._estimator, "is_initialised_", False):
+            first = initialise(self._estimator, self._portions())
+            if not any(map(len, first)):
+                return
         yield from self._by_mini_batches()
         if not self._is_for_the_driver():  # else the end of the batches is the end of the run
             yield from self._by_rounds()
 
-    @property
-    def seconds_done(self) -> float:
-        """Seconds of audio so far, over all passes."""
-        return self._schedule.seconds_done
-
-    @property
-    def seconds_total(self) -> float | None:
-        """Seconds of audio in all passes, without the unreadable recordings."""
-        return self._schedule.seconds_total
-
-    def state(self) -> dict[str, Any]:
-        """The position; see `Schedule.state`."""
-        return {"schedule": self._schedule.state(), "n_frames_before": self._plan.n_frames_before}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go to a position; see `Schedule.restore`."""
-        self._schedule.restore(state["schedule"])
-        self._plan.n_frames_before = int(state["n_frames_before"])
-
     # ---- the driver alone ----
 
-    def _initialise(self) -> bool:
-        """Draw the first dictionary from the first non-silent frames, if there are any."""
-        first = first_frames(self._portions())
-        if any(map(len, first)):
-            self._estimator.initialise(np.concatenate(first))
-        return any(map(len, first))
-
     def _portions(self) -> Iterator[Array]:
+        """The first frames, for the first dictionary."""
         order = self._schedule.order_of_pass(0)
         loudest: Loudest = {}
         for n_portion in range(order.n_rounds):

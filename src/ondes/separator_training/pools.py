@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from ondes.errors import FileError
 from ondes.signal.audio_settings import AudioSettings
-from ondes.signal.recordings import find_recordings
+from ondes.signal.inventory import digest
+from ondes.signal.pcm import in_range
+from ondes.signal.recordings import Location, find_recordings
 from ondes.signal.schedule import Schedule
 from ondes.signal.segment_reader import SegmentReader
 from ondes.signal.segments import Recording, survey
@@ -30,30 +32,39 @@ SEGMENT_S = 10.0  # read in a row
 QUIETEST = 1e-3  # peak of samples that are not scaled up any further
 
 Samples = NDArray[np.int16]
+OnError = Callable[[str, FileError], object]
 
 
 @dataclass(frozen=True)
 class SourceRecordings:
-    """The recordings of one source, divided into those to train on and those held out."""
+    """The recordings of one source, those to train on and those held out, and a digest of all."""
 
     name: str
-    training: list[Path]
-    held_out: list[Path]
+    training: list[Location]
+    held_out: list[Location]
+    mark: str
 
     @classmethod
-    def of(cls, name: str, inputs: Any, audio: AudioSettings, seed: int) -> SourceRecordings:
+    def of(
+        cls, name: str, inputs: Any, audio: AudioSettings, seed: int, on_error: OnError
+    ) -> SourceRecordings:
         """Find and divide recordings; FileError or ValueError where they are too few."""
         given = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
         paths = find_recordings(given)
-        known = [
-            (path, each.seconds or 0.0)
-            for path, each in zip(paths, survey(paths, audio), strict=True)
-            if each.failure is None
-        ]
+        surveyed, known = survey(paths, audio), []
+        for path, each in zip(paths, surveyed, strict=True):
+            failure = each.failure
+            if failure is None and each.n_frames is None:
+                failure = FileError(path, "has no known length; give a file, for example FLAC")
+            if failure is None:
+                known.append((path, each.seconds or 0.0))
+            else:
+                on_error(failure.path, failure)
         total = sum(seconds for _, seconds in known)
         if len(known) < 2 or total < 2 * LEAST_S:
+            files = "file" if len(known) == 1 else "files"
             raise ValueError(
-                f"The source {name!r} has {len(known)} readable recordings of {total:.0f} s, too "
+                f"The source {name!r} has {total:.0f} s in {len(known)} readable {files}, too "
                 f"little to hold some out: give at least two, of {2 * LEAST_S:.0f} s together."
             )
         wanted = min(HELD_OUT * total, MAX_HELD_OUT_S)
@@ -67,6 +78,7 @@ class SourceRecordings:
             name,
             [path for n, (path, _) in enumerate(known) if n not in held_out],
             [path for n, (path, _) in enumerate(known) if n in held_out],
+            digest(surveyed),
         )
 
 
@@ -75,11 +87,13 @@ class SamplePool:
 
     Parameters
     ----------
-    paths : sequence of Path
+    paths : sequence of Path, RemotePath or Part
     audio : AudioSettings
     seed : int
     seconds : float
         Seconds to hold.
+    on_error : callable, optional
+        Called with the path of an unreadable recording and its `FileError`, perhaps again.
 
     Attributes
     ----------
@@ -88,10 +102,15 @@ class SamplePool:
     """
 
     def __init__(
-        self, paths: Sequence[Path], audio: AudioSettings, seed: int, seconds: float = POOL_S
+        self,
+        paths: Sequence[Location],
+        audio: AudioSettings,
+        seed: int,
+        seconds: float = POOL_S,
+        on_error: OnError = lambda *_: None,
     ) -> None:
         recordings = survey(paths, audio)
-        self._pieces = _pieces(list(paths), recordings, audio, seed)
+        self._pieces = _pieces(list(paths), recordings, audio, seed, on_error)
         n_wanted, pieces, n_samples = int(seconds * audio.sr), [], 0
         total = sum(each.seconds or 0.0 for each in recordings)
         self._is_partial = total > seconds
@@ -135,7 +154,11 @@ class SamplePool:
 
 
 def _pieces(
-    paths: list[Path], recordings: list[Recording], audio: AudioSettings, seed: int
+    paths: list[Location],
+    recordings: list[Recording],
+    audio: AudioSettings,
+    seed: int,
+    on_error: OnError,
 ) -> Iterator[Samples]:
     """Segments of the recordings in random order, again and again; one channel of each."""
     per_second = audio.sr / audio.stft.hop_length
@@ -155,12 +178,18 @@ def _pieces(
             for _, samples in reader.read(order.segments(n_round)):
                 if samples.ndim == 2:
                     samples = samples[:, generator.integers(samples.shape[1])]
+                samples, _ = in_range(samples)
                 peak = float(np.abs(samples).max(initial=0))
                 if 0 < peak < np.inf:
                     n_pieces += 1
                     # Mixtures level their sources; int16 must neither clip nor lose quiet ones.
                     scale = 32767 / max(peak, QUIETEST) if not QUIETEST * 10 < peak <= 1 else 32767
                     yield (samples * np.float32(scale)).astype(np.int16)
-            reader.failures()
+            _report(reader.failures(), on_error)
         if n_pieces == 0:
             raise FileError(paths[0], "and the other recordings of its source are silent")
+
+
+def _report(failures: list[FileError], on_error: OnError) -> None:
+    for failure in failures:
+        on_error(failure.path, failure)

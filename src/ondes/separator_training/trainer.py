@@ -24,6 +24,7 @@ __all__ = ["SeparatorProgress", "SeparatorTrainer"]
 N_CHECKS = 12  # of the held-out mixtures, in a run
 N_HELD_OUT = 32  # mixtures
 PATIENCE = 5  # checks without a better one that end training
+SAVE_S = 60.0  # seconds between two checkpoints
 REFRESH_STEPS = 50  # updates between two refreshes of the pools
 
 
@@ -99,7 +100,7 @@ class SeparatorTrainer:
             capturable=is_cuda,
             fused=None if is_cuda else True,
         )
-        self.n_updates, self.share_done = 0, 0.0
+        self.n_updates, self.share_done, self._next_check = 0, 0.0, 1 / N_CHECKS
         self.si_sdr: dict[str, float] = {}
         self.best_si_sdr: dict[str, float] = {}
         self.best, self._n_worse = -math.inf, 0
@@ -141,26 +142,28 @@ class SeparatorTrainer:
         should_stop : callable
             Asked before every update.
         save : callable
-            Called after every check.
+            Called after every check, and every minute.
         """
         begin, start_share = time.perf_counter(), self.share_done
         if not self.si_sdr:
             self._check()
-        next_check, reported = self.share_done + 1 / N_CHECKS, 0.0
+        reported = saved = 0.0
         with memory_errors(self._device):
-            while self.share_done < 1 and not should_stop():
+            while not self.is_finished and not should_stop():
                 self._update()
                 elapsed = time.perf_counter() - begin
                 if n_updates is not None:
                     self.share_done = min(1.0, self.n_updates / n_updates)
                 else:
                     self.share_done = min(1.0, start_share + elapsed / max(seconds or 0, 1e-9))
-                if self.share_done >= next_check or self.share_done >= 1:
-                    next_check = self.share_done + 1 / N_CHECKS
+                if self.share_done >= self._next_check or self.share_done >= 1:
+                    self._next_check = self.share_done + 1 / N_CHECKS
                     self._check()
                     save()
-                    if self._n_worse >= PATIENCE:
-                        break
+                    saved = elapsed
+                elif elapsed - saved > SAVE_S:
+                    save()
+                    saved = elapsed
                 if progress is not None and (elapsed - reported > 0.5 or self.share_done >= 1):
                     reported = elapsed
                     done = self.share_done - start_share
@@ -170,6 +173,11 @@ class SeparatorTrainer:
                             self.share_done, left, self.n_updates, self.si_sdr, self.best
                         )
                     )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.share_done >= 1 or self._n_worse >= PATIENCE
 
     def weights(self) -> UnfoldedWeights:
         """Of the state that separated the held-out mixtures best."""
@@ -183,6 +191,8 @@ class SeparatorTrainer:
         return {
             "n_updates": self.n_updates,
             "share_done": self.share_done,
+            "next_check": self._next_check,
+            "random_state": torch.get_rng_state().numpy(),
             "best": self.best,
             "n_worse": self._n_worse,
             "si_sdr": dict(self.si_sdr),
@@ -197,31 +207,44 @@ class SeparatorTrainer:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a `state` of the same settings; ValueError where it does not fit."""
+        """Continue from a `state` of the same settings and recordings.
+
+        On a CPU the end is then that of the unbroken run, bit for bit. ValueError, LookupError or
+        TypeError where the state does not fit.
+        """
         self.n_updates, self.share_done = int(state["n_updates"]), float(state["share_done"])
-        self.best, self._n_worse = float(state["best"]), int(state["n_worse"])
+        self._next_check, self._n_worse = float(state["next_check"]), int(state["n_worse"])
+        if min(self.n_updates, self._n_worse) < 0 or not 0 <= self.share_done <= 1:
+            raise ValueError("its counts are not possible")
+        self.best = float(state["best"])
         self.si_sdr = {name: float(state["si_sdr"][name]) for name in self._names}
         self.best_si_sdr = {name: float(state["best_si_sdr"][name]) for name in self._names}
+        moments = state["moments"]
+        shapes = [tuple(each.shape) for each in self._parameters]
+        if [tuple(map(np.shape, each)) for each in moments] != [(each, each) for each in shapes]:
+            raise ValueError("its moments are of another shape")
         try:
-            self._network.load_state_dict(_tensors(state["network"], self._device))
             self._best_state = _tensors(state["best_network"], self._device)
+            self._network.load_state_dict(self._best_state)
+            self._network.load_state_dict(_tensors(state["network"], self._device))
+            torch.set_rng_state(torch.tensor(state["random_state"]))
         except RuntimeError as error:
-            raise ValueError("the checkpoint is of a separator of another shape") from error
-        torch.manual_seed(self.n_updates)
-        for each, moments in zip(self._parameters, state["moments"], strict=False):
-            averages = (torch.tensor(moment, device=self._device) for moment in moments)
+            raise ValueError("it is of a separator of another shape") from error
+        for each, averages in zip(self._parameters, moments, strict=True):
             self._adam.state[each] = {
                 "step": torch.tensor(float(self.n_updates), device=self._device),
-                **dict(zip(("exp_avg", "exp_avg_sq"), averages, strict=True)),
+                "exp_avg": torch.tensor(averages[0], device=self._device),
+                "exp_avg_sq": torch.tensor(averages[1], device=self._device),
             }
+        for _ in range(self.n_updates // REFRESH_STEPS):
+            if not self._refresh():
+                break
 
     # ---- one update ----
 
     def _update(self) -> None:
         if self.n_updates % REFRESH_STEPS == REFRESH_STEPS - 1:
-            for pool, tensor in zip(self._pools, self._tensors, strict=True):
-                if (changed := pool.refresh()) is not None:
-                    tensor[changed] = torch.from_numpy(pool.samples[changed]).to(self._device)
+            self._refresh()
         settings = self._training
         warm = min(1.0, (self.n_updates + 1) / settings.n_warm_up)
         rate = settings.learning_rate * warm * 0.5 * (1 + math.cos(math.pi * self.share_done))
@@ -236,6 +259,15 @@ class SeparatorTrainer:
             self._adam.param_groups[0]["lr"] = rate
             self._step()
         self.n_updates += 1
+
+    def _refresh(self) -> bool:
+        """Replace a part of the samples, where not all are in memory; whether anything changed."""
+        is_new = False
+        for pool, tensor in zip(self._pools, self._tensors, strict=True):
+            if (changed := pool.refresh()) is not None:
+                tensor[changed] = torch.from_numpy(pool.samples[changed]).to(self._device)
+                is_new = True
+        return is_new
 
     def _step(self) -> None:
         sources = self._mixtures.draw()

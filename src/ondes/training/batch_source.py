@@ -1,22 +1,18 @@
-"""What the training loop needs of whatever gives it batches."""
+"""What the training loop needs: batches, how to learn from one, and where they stand."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["BatchSource", "Update"]
+__all__ = ["BatchSource", "Resumable", "Update"]
 
-T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
 
 
-class BatchSource(Protocol[T_co]):
-    """Batches in an order in which a position can be found again.
-
-    Iterating continues from the present position. A batch may be empty: it only shows that time
-    has passed. It may depend on the model as the batches before it have left it, as the statistics
-    computed by a cluster do.
-    """
+class Resumable(Protocol):
+    """A position in an order of batches, as `ondes.signal.schedule.Schedule` keeps it."""
 
     @property
     def seconds_done(self) -> float:
@@ -25,8 +21,6 @@ class BatchSource(Protocol[T_co]):
     @property
     def seconds_total(self) -> float | None:
         """Seconds of audio in all batches; None where unknown."""
-
-    def __iter__(self) -> Iterator[T_co]: ...
 
     def state(self) -> dict[str, Any]:
         """The position after the last batch, as plain values and arrays."""
@@ -40,3 +34,27 @@ class Update(NamedTuple):
 
     n_frames: float
     divergence: float
+
+
+@dataclass(frozen=True)
+class BatchSource(Generic[T]):
+    """Batches in an order in which a position can be found again.
+
+    Attributes
+    ----------
+    batches : iterable
+        Iterating continues from the position and changes it. A batch may be empty: it only shows
+        that time has passed. It may depend on the model as the batches before it have left it, as
+        the statistics computed by a cluster do.
+    position : Resumable
+    step : callable
+        Updates the estimator with one batch.
+    initialise : callable, optional
+        Draws the first dictionary of an estimator that has none: it takes batches from the
+        iterator and returns them, to be trained on in turn. Without it, the step or the batches do.
+    """
+
+    batches: Iterable[T]
+    position: Resumable
+    step: Callable[[T], Update]
+    initialise: Callable[[Iterator[T]], Sequence[T]] | None = None

@@ -16,7 +16,7 @@ from ondes.atomic_file import check_destination, exclusive_writer
 from ondes.errors import FileError
 from ondes.model_file import SavedModel
 from ondes.training import checkpoint
-from ondes.training.batch_source import BatchSource
+from ondes.training.batch_source import Resumable
 from ondes.training.checkpoint import Checkpoint
 from ondes.training.recorder import HistoryRecorder
 
@@ -63,7 +63,8 @@ class Checkpointer:
     ----------
     plan : CheckpointPlan or None
     model : SavedModel
-    source : BatchSource
+    position : Resumable
+        Of the batches.
     settings : mapping
     recorder : HistoryRecorder
 
@@ -77,11 +78,11 @@ class Checkpointer:
         self,
         plan: CheckpointPlan | None,
         model: SavedModel,
-        source: BatchSource[Any],
+        position: Resumable,
         settings: Mapping[str, Any],
         recorder: HistoryRecorder,
     ) -> None:
-        self._plan, self._model, self._source = plan, model, source
+        self._plan, self._model, self._position = plan, model, position
         self._settings, self._recorder = settings, recorder
         self._lock: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         self._due = 0.0
@@ -112,7 +113,7 @@ class Checkpointer:
         kept = checkpoint.read(path)
         checkpoint.check_same_run(path, kept, self._model, self._settings)
         try:
-            self._source.restore(kept.position)
+            self._position.restore(kept.position)
         except (LookupError, TypeError, AttributeError) as error:
             reason = f"has an invalid position ({sentence_part(error)})"
             raise FileError(path, f"{reason}; delete the file to start over") from error
@@ -133,10 +134,10 @@ class Checkpointer:
         if self._plan is None or not self.is_enabled:
             return
         recorder = self._recorder
-        history = recorder.history(self._source.seconds_done)
+        history = recorder.history(self._position.seconds_done)
         kept = Checkpoint(
             self._model._replace(history=history),
-            self._source.state(),
+            self._position.state(),
             self._settings,
             recorder.failures.reasons,
             recorder.before,

@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 import itertools
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import numpy as np
 
 from ondes.errors import ClusterError
 from ondes.history import TrainingHistory
 from ondes.model_file import SavedModel
 from ondes.nmf.divergence import Array
 from ondes.nmf.estimator import OnlineNMF
-from ondes.training.batch_source import BatchSource, Update
+from ondes.training.batch_source import BatchSource
 from ondes.training.checkpointer import Checkpointer, CheckpointPlan
 from ondes.training.failures import Failures
 from ondes.training.recorder import HistoryRecorder
 from ondes.training.stop_signals import StopSignals
 
-__all__ = ["LearningProgress", "first_frames", "train"]
+__all__ = ["LearningProgress", "initialise", "train"]
 
 INITIAL_FRAMES = 3000  # the first dictionary is drawn from this many; one mini-batch is too alike
 
@@ -52,14 +54,12 @@ class LearningProgress:
 def train(
     model: SavedModel,
     source: BatchSource[T],
-    step: Callable[[T], Update],
     *,
     files: Sequence[str],
     recordings: str,
     settings: dict[str, Any],
     failures: Failures,
     signals: StopSignals,
-    initialise: Callable[[Iterator[T]], Sequence[T]] | None = None,
     progress: Callable[[LearningProgress], object] | None = None,
     plan: CheckpointPlan | None = None,
 ) -> TrainingHistory:
@@ -70,8 +70,6 @@ def train(
     model : SavedModel
         Its estimator is trained; a checkpoint is restored into it.
     source : BatchSource
-    step : callable
-        Updates the estimator with one batch.
     files : sequence of str
         The recordings, for the history.
     recordings : str
@@ -83,9 +81,6 @@ def train(
         Where the source reports unreadable recordings.
     signals : StopSignals
         Not yet entered. The source should end where they request a stop.
-    initialise : callable, optional
-        Draws the first dictionary of an estimator that has none: it takes batches from the
-        iterator and returns them, to be trained on in turn. Without it, the step or the source do.
     progress : callable, optional
         Called after every batch.
     plan : CheckpointPlan, optional
@@ -100,20 +95,22 @@ def train(
         Where a checkpoint is in the way, belongs to another run, cannot be read, or is being
         written by another process.
     """
-    estimator = model.estimator
+    estimator, position = model.estimator, source.position
     recorder = HistoryRecorder(model.history, files, failures)
-    checkpointer = Checkpointer(plan, model, source, settings, recorder)
+    checkpointer = Checkpointer(plan, model, position, settings, recorder)
     with checkpointer, signals, contextlib.ExitStack() as stack:
         is_initialised = checkpointer.resume() or _has_learned(estimator)
-        batches = stack.enter_context(contextlib.closing(_until_stopped(source, signals)))
-        first = [] if is_initialised or initialise is None else initialise(batches)
+        batches = stack.enter_context(contextlib.closing(_until_stopped(source.batches, signals)))
+        first: Sequence[T] = []
+        if source.initialise is not None and not is_initialised:
+            first = source.initialise(batches)
         # A first dictionary drawn from fewer frames than it asks for is not the final one.
         is_cut_short = signals.is_requested()
         try:
             for n_batches, batch in enumerate(itertools.chain(first, batches), 1):
-                recorder.add(step(batch), estimator)
+                recorder.add(source.step(batch), estimator)
                 if progress is not None:
-                    seconds = source.seconds_done, source.seconds_total
+                    seconds = position.seconds_done, position.seconds_total
                     progress(LearningProgress(*seconds, *recorder.now))
                 checkpointer.is_enabled = not is_cut_short and n_batches >= len(first)
                 checkpointer.write_if_due()
@@ -134,29 +131,36 @@ def train(
             stacklevel=4,
         )
     run = {"settings": settings, "recordings": recordings}
-    return recorder.history(source.seconds_done, signals.received, run)
+    return recorder.history(position.seconds_done, signals.received, run)
 
 
-def _until_stopped(source: BatchSource[T], signals: StopSignals) -> Generator[T]:
+def _until_stopped(batches: Iterable[T], signals: StopSignals) -> Generator[T]:
     """The batches until a stop is requested; one that has come is never dropped."""
-    batches = iter(source)
+    coming = iter(batches)
     try:
-        while not signals.is_requested() and (batch := next(batches, None)) is not None:
+        while not signals.is_requested() and (batch := next(coming, None)) is not None:
             yield batch
     finally:
-        if isinstance(batches, Generator):
-            batches.close()
+        if isinstance(coming, Generator):
+            coming.close()
 
 
 def _has_learned(estimator: OnlineNMF) -> bool:
     return getattr(estimator, "n_frames_seen_", 0) > 0
 
 
-def first_frames(arrays: Iterator[Array]) -> list[Array]:
-    """The first arrays, until they have enough frames for the first dictionary."""
+def initialise(estimator: OnlineNMF, batches: Iterator[Array]) -> list[Array]:
+    """Draw the first dictionary from the first frames, and return their batches.
+
+    It stays undrawn where all of them are empty.
+    """
     first: list[Array] = []
-    for array in arrays:
-        first.append(array)
+    for batch in batches:
+        first.append(batch)
         if sum(map(len, first)) >= INITIAL_FRAMES:
             break
+    if any(map(len, first)):
+        joined = np.concatenate(first)
+        first = np.split(joined, np.cumsum([len(batch) for batch in first])[:-1])  # held once
+        estimator.initialise(joined)
     return first

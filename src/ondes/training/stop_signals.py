@@ -34,8 +34,9 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         if self._enabled and threading.current_thread() is threading.main_thread():
+            valid = signal.valid_signals()  # on Windows, two of the enumeration are not
             for number in signal.Signals:
-                if signal.getsignal(number) is signal.default_int_handler:
+                if number in valid and signal.getsignal(number) is signal.default_int_handler:
                     signal.signal(number, self._receive)
                     self._replaced.append(number)
         return self
