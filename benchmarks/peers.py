@@ -78,6 +78,7 @@ class Task:
     threads: int
     warm: bool  # whether activations fit in memory beside the frames: the paper's smaller sets
     floor: float = FLOOR
+    beta_loss: str = "itakura-saito"
 
     @property
     def positive(self) -> np.ndarray:
@@ -112,7 +113,7 @@ def _fit(model: ondes.OnlineNMF, task: Task, watch: Watch) -> None:
 
 
 def ondes_default(task: Task, watch: Watch) -> None:
-    _fit(ondes.OnlineNMF(len(task.first)), task, watch)
+    _fit(ondes.OnlineNMF(len(task.first), beta_loss=task.beta_loss), task, watch)
 
 
 def ondes_paper(task: Task, watch: Watch) -> None:
@@ -130,7 +131,7 @@ def ondes_batch(task: Task, watch: Watch) -> None:
 
 
 def _sklearn_settings(task: Task) -> dict[str, object]:
-    return {"n_components": len(task.first), "init": "custom", "beta_loss": "itakura-saito",
+    return {"n_components": len(task.first), "init": "custom", "beta_loss": task.beta_loss,
             "tol": 0, "random_state": task.seed}  # fmt: skip
 
 
@@ -288,9 +289,12 @@ def levelled(frames: np.ndarray) -> np.ndarray:
     return (frames / frames.mean(axis=1, keepdims=True, dtype=np.float64)).astype(np.float32)
 
 
-def first_dictionary(frames: np.ndarray, n_components: int, seed: int) -> np.ndarray:
+def first_dictionary(
+    frames: np.ndarray, n_components: int, seed: int, beta_loss: str = "itakura-saito"
+) -> np.ndarray:
     """The default's own; peers that accept one get the same."""
-    return ondes.OnlineNMF(n_components, random_state=seed).initialise(frames).components_
+    model = ondes.OnlineNMF(n_components, beta_loss=beta_loss, random_state=seed)
+    return model.initialise(frames).components_
 
 
 def run(name: str, task: Task, watch: Watch) -> Watch:
@@ -298,10 +302,11 @@ def run(name: str, task: Task, watch: Watch) -> Watch:
 
     A peer gets each frame and each bin at mean one, and its dictionary is scaled back: the
     divergence is invariant to both, but the peers' absolute floors are not, and many would diverge.
+    That of Kullback-Leibler weighs bins by their level, so these stay as they are.
     """
     frames = levelled(task.frames)
     spectrum = np.ones(frames.shape[1], np.float32)
-    if not CONTESTANTS[name].ours:
+    if not CONTESTANTS[name].ours and task.beta_loss == "itakura-saito":
         spectrum = frames.mean(axis=0) + np.finfo(np.float32).tiny
     first = task.first / spectrum
     first /= first.sum(axis=1, keepdims=True)
@@ -325,9 +330,11 @@ def main() -> None:
 
         torch.set_num_threads(threads)
     for job in jobs:
-        frames = np.load(job["frames"])[: job["n_frames"]]
-        first = first_dictionary(frames, job["n_components"], job["seed"])
-        task = Task(frames, first, job["seed"], threads, job["warm"])
+        frames, beta_loss = np.load(job["frames"])[: job["n_frames"]], job["beta_loss"]
+        if beta_loss == "kullback-leibler":
+            frames = np.sqrt(frames)  # magnitudes, as separation has them
+        first = first_dictionary(frames, job["n_components"], job["seed"], beta_loss)
+        task = Task(frames, first, job["seed"], threads, job["warm"], beta_loss=beta_loss)
         watch = Watch(job["budget_s"], job["max_passes"] or np.inf)
         if job["plain"]:
             run_plain(name, replace(task, frames=frames / frames.mean(), floor=PLAIN_FLOOR), watch)

@@ -38,6 +38,8 @@ MAIN = ("default", "minibatch", "partial", "mu", "torchnmf", "diffsptk")
 OURS = ("paper", "batch")
 ONLINE = ("default", "minibatch", "partial")
 LASTING = ("default", "mu")
+IS, KL = "itakura-saito", "kullback-leibler"
+WITH_KL = ("default", "minibatch", "partial", "mu")
 SLOW = ("oobss",)  # a hundred times slower than the others: music only, one seed
 LEFT_OUT = {
     "nmf-torch": "silently uses batch updates with Itakura-Saito",
@@ -63,6 +65,7 @@ class Cell:
     threads: int = 1
     max_passes: int | None = None
     plain: bool = False  # the frames at mean one as a whole, as a user would scale them
+    beta_loss: str = IS
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,20 @@ class Settings:
                         )
                     if kind == "music":
                         found.append(replace(cell, contestants=SLOW, n_seeds=1))
-        return found + self._long + self._yardsticks + self._all_cores
+        return found + self._long + self._yardsticks + self._all_cores + self._kullback_leibler
+
+    @property
+    def _kullback_leibler(self) -> list[Cell]:
+        """Magnitudes; on the large set of one kind only."""
+        return [
+            Cell(
+                size, kind, n, self.budgets_s[size], WITH_KL,
+                1 if size == "large" else self.n_seeds, beta_loss=KL,
+            )
+            for size in self.sizes
+            for kind in (KINDS if size != "large" else ("music",))
+            for n in self.components
+        ]  # fmt: skip
 
     @property
     def _long(self) -> list[Cell]:
@@ -199,7 +215,9 @@ def _shuffled(frames: np.ndarray) -> np.ndarray:
 # ---- running ----
 
 
-def held_out_divergence(dictionary: np.ndarray, frames: np.ndarray) -> float | None:
+def held_out_divergence(
+    dictionary: np.ndarray, frames: np.ndarray, beta_loss: str = IS
+) -> float | None:
     """Per bin, at converged activations; None for a dictionary that is no longer valid."""
     rows = np.asarray(dictionary, dtype=np.float64)
     if not (np.isfinite(rows) & (rows >= 0)).all():
@@ -207,7 +225,9 @@ def held_out_divergence(dictionary: np.ndarray, frames: np.ndarray) -> float | N
     rows = rows[rows.any(axis=1)]  # a component of zeros models nothing
     if not len(rows):
         return None
-    model = ondes.OnlineNMF(len(rows), init=rows, transform_solver=SCORING, n_jobs=-1)
+    frames = np.sqrt(frames) if beta_loss == KL else frames
+    settings = {"transform_solver": SCORING, "beta_loss": beta_loss, "n_jobs": -1}
+    model = ondes.OnlineNMF(len(rows), init=rows, **settings)
     divergence = -model.initialise(frames[:1]).score(frames)
     return float(f"{divergence:.6g}") if np.isfinite(divergence) else None
 
@@ -267,6 +287,7 @@ def _job(
         "budget_s": cell.budget_s,
         "max_passes": cell.max_passes,
         "plain": cell.plain,
+        "beta_loss": cell.beta_loss,
     }
 
 
@@ -275,7 +296,7 @@ def _scored(
 ) -> dict[str, Any]:
     points = [
         [float(f"{seconds:.5g}"), round(float(passes), 4),
-         held_out_divergence(dictionary, held_out[cell.size, cell.kind])]
+         held_out_divergence(dictionary, held_out[cell.size, cell.kind], cell.beta_loss)]
         for seconds, passes, dictionary in zip(
             kept["seconds"], kept["passes"], kept["dictionaries"], strict=True
         )
@@ -284,7 +305,7 @@ def _scored(
         "contestant": contestant, "size": cell.size, "kind": cell.kind,
         "n_components": cell.n_components, "threads": threads, "seed": seed,
         "budget_s": cell.budget_s, "max_passes": cell.max_passes, "plain": cell.plain,
-        "points": points,
+        "beta_loss": cell.beta_loss, "points": points,
     }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Separation of speakers and music that were never heard, through the commands a user types.
 
-    python benchmarks/unseen.py --audio FOLDER [--minutes 5] [--only dictionaries adapted trained]
+    python benchmarks/unseen.py --audio FOLDER [--minutes 5] [--only dictionaries free ...]
 
 FOLDER has speech/festvox_ru_wav, speech/asterisk_en, speech/asterisk_ru, music/wesnoth and
 music/ufoai, from the packages of the same names. Learns from the first two speakers and the first
@@ -32,7 +32,7 @@ HELD_OUT = {
 }
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "unseen.json"
-WAYS = ("dictionaries", "adapted", "trained")
+WAYS = ("dictionaries", "adapted", "free", "trained")
 
 
 def read(path: Path, start: float = 0.0, seconds: float | None = None) -> np.ndarray:
@@ -82,19 +82,20 @@ def measure(way: str, work: Path, truths: list, minutes: float) -> dict[str, obj
         run("train", "speech=speech", "music=music", "-o", "talk.ondes", "--minutes", str(minutes))
         models = ["-d", "talk.ondes"]
     else:
-        for name in ("speech", "music"):
+        for name in ("speech",) if way == "free" else ("speech", "music"):
             run("learn", name, "-o", f"{name}.ondes", "--force")
             models += ["-d", f"{name}.ondes"]
     learned = time.perf_counter()
     mixes = [f"mix/{number:02d}.wav" for number in range(len(truths))]
-    adapt = ["--adapt", "music"] if way == "adapted" else []
+    adapt = {"adapted": ["--adapt", "music"], "free": ["--free", "8"]}.get(way, [])
     name = "{track}_{stem}.{ext}"
     run("separate", *mixes, *models, *adapt, "-o", way, "--filename", name)
     separated = time.perf_counter()
     scores = []
     for number, truth in enumerate(truths):
         for name, samples in zip(("speech", "music"), truth, strict=True):
-            stem = soundfile.read(work / way / f"{number:02d}_{name}.wav", dtype="float32")[0]
+            file = "rest" if (way, name) == ("free", "music") else name
+            stem = soundfile.read(work / way / f"{number:02d}_{file}.wav", dtype="float32")[0]
             scores.append((name, si_sdr(samples, stem)))
     by_name = {name: [s for n, s in scores if n == name] for name in ("speech", "music")}
     return {
@@ -114,6 +115,7 @@ def table(rows: dict[str, dict]) -> str:
     names = {
         "dictionaries": "two dictionaries (`ondes learn`)",
         "adapted": "… with `--adapt music`",
+        "free": "the dictionary of speech alone, with `--free 8`",
         "trained": "a separator trained for five minutes (`ondes train`)",
     }
     first = next(iter(rows.values()))

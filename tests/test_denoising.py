@@ -12,6 +12,7 @@ import ondes
 from ondes.denoising import _models, denoise, denoise_file
 from ondes.errors import FileError
 from ondes.scores import si_sdr
+from ondes.separation.masks import source_masks
 from ondes.signal.recordings import RawFormat
 
 SR = 16000
@@ -50,6 +51,34 @@ def test_sparsity_holds_for_speech_and_not_for_the_noise(talk, speech):
     slopes = sources.problem().sparsity_slope
     norms = np.linalg.norm(sources.dictionary, axis=1)
     np.testing.assert_allclose(slopes, sources.sparsity * norms * (sources.source_of == 0))
+
+
+def masks_in_plain_loops(frames, sources, weights):
+    """Kullback-Leibler steps with a sparsity of its own for each component, and squared masks."""
+    rows, floor = sources.dictionary, sources.floor
+    slopes = sources.sparsity * np.sqrt((rows**2).sum(axis=1)) * weights
+    masks = []
+    for frame in frames.astype(np.float64):
+        frame = frame / frame.mean() + floor
+        even = rows.shape[1] / len(rows)
+        h = np.full(len(rows), even * frame.sum() / (even * rows.sum() + floor * rows.shape[1]))
+        for _ in range(25):
+            h = h * (rows @ (frame / (h @ rows + floor))) / (rows.sum(axis=1) + slopes)
+        modelled = [(h * (sources.source_of == source)) @ rows for source in (0, 1)]
+        powers = [each**2 + 1e-12 / 2 for each in modelled]
+        masks.append([each / sum(powers) for each in powers])
+    return np.array(masks).swapaxes(0, 1)
+
+
+def test_the_noise_is_encoded_without_sparsity_and_speech_with_it(talk, speech):
+    sources = _models(talk[1][: 2 * SR], SR, SR, speech, random_state=0)
+    power = sources.stft.power(sum(talk)[3 * SR : 4 * SR])[3:9]
+    frames = sources.audio.from_power(power)
+    found = source_masks(frames, sources)
+    expected = masks_in_plain_loops(frames, sources, sources.source_of == 0)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    alike = masks_in_plain_loops(frames, sources, np.ones(sources.n_components))
+    assert np.abs(expected - alike).max() > 0.1
 
 
 def test_a_selection_of_noise_alone_gains_decibels(talk):

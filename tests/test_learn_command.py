@@ -59,3 +59,34 @@ def test_the_model_is_that_of_the_library(tmp_path, album):
     expected = ondes.learn(album, 5, sr=SR, n_fft=128, n_passes=2)
     assert found.components.tobytes() == expected.components.tobytes()
     assert found.history.divergence == expected.history.divergence
+
+
+def test_a_part_of_each_recording_is_learned_as_if_it_had_been_cut_out(tmp_path):
+    samples = np.random.default_rng(0).standard_normal((12 * SR, 2)) / 9
+    for name, part in {"whole": samples, "cut": samples[3 * SR : 8 * SR]}.items():
+        (tmp_path / name).mkdir()
+        soundfile.write(tmp_path / name / "noise.wav", part, SR, subtype="FLOAT")
+
+    def learn(*arguments, status=0):
+        command = [sys.executable, "-m", "ondes", "learn", *arguments]
+        settings = ["-k", "4", "--sr", str(SR), "--n-fft", "512"]
+        done = subprocess.run(
+            [*command, *settings], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == status, done.stderr
+        return done.stderr
+
+    part = ("whole", "-o", "part.ondes", "--start", "3", "--end", "0:08")
+    learn(*part)
+    learn("cut", "-o", "cut.ondes")
+    found, expected = (ondes.load(tmp_path / f"{name}.ondes") for name in ("part", "cut"))
+    assert np.array_equal(found.components, expected.components)
+    assert found.history.seconds == 5
+    assert "is complete" in learn(*part, "--resume")
+    shifted = ("whole", "-o", "part.ondes", "--start", "4", "--end", "9", "--resume")
+    assert "other recordings" in learn(*shifted, status=1)
+    assert "ends before 20 s" in learn("whole", "-o", "x.ondes", "--start", "20", status=1)
+    assert "later than --start" in learn(
+        "whole", "-o", "x.ondes", "--start", "9", "--end", "8", status=2
+    )
+    assert "leave out --start" in learn("-", "-o", "x.ondes", "--start", "9", status=2)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -105,6 +106,7 @@ def test_masks_do_not_depend_on_the_cut_and_come_in_time(cuts):
     frames = magnitudes(130)
     expected = all_masks(UnfoldedMasks(weights()), frames)
     assert np.array_equal(all_masks(UnfoldedMasks(weights()), frames, cuts), expected)
+    assert np.array_equal(all_masks(UnfoldedMasks(weights(), n_threads=3), frames, cuts), expected)
     stream, n_out = UnfoldedMasks(weights()), 0
     for n_in, frame in enumerate(frames, 1):
         n_out += stream.push(frame[None]).shape[1]
@@ -172,8 +174,6 @@ def test_a_file_brings_back_the_very_separator(tmp_path):
     ],
 )
 def test_weights_that_could_do_harm_are_refused(change):
-    from dataclasses import replace
-
     with pytest.raises(ValueError, match="its "):
         replace(weights(), **change)
 
@@ -198,6 +198,27 @@ main(["separate", "mix.wav", "-d", "talk.ondes", "-o", "stems"])
         "noise.wav",
         "voice.wav",
     ]
+
+
+def test_a_separator_is_scored_on_mixtures_of_equal_levels(recordings):
+    """One that divides every mixture in halves: its stems have the ratios of the mixture."""
+    one = weights(n_sources=1, n_bins=17)
+    both = replace(
+        one,
+        dictionaries=np.concatenate([one.dictionaries] * 2, axis=1),
+        denominators=np.concatenate([one.denominators] * 2, axis=1),
+        decoder=np.concatenate([one.decoder] * 2),
+        exponents=np.concatenate([one.exponents] * 2, axis=1),
+    )
+    halving = TrainedSeparator(("strings", "drums"), separator().audio, both)
+    known = halving.score(sources(recordings), n_mixtures=3, seconds=5.0)
+    for ratios in known.values():
+        assert len(ratios) == 3
+        np.testing.assert_allclose(ratios, 0, atol=1.0)  # of orthogonal sources of equal power
+    with pytest.raises(ValueError, match="no 900 s with sound"):
+        halving.score(sources(recordings), seconds=900.0)
+    with pytest.raises(ValueError, match="strings=FILES drums=FILES"):
+        halving.score({"strings": recordings / "strings"})
 
 
 # ---- training ----
@@ -338,6 +359,10 @@ def test_bad_input_is_one_sentence(recordings, tmp_path):
         assert str(caught.value).endswith(".")
 
 
+def trained_scores(path, recordings):
+    return ondes.load(path).score(sources(recordings))
+
+
 @NEEDS_TORCH
 def test_train_and_separate_on_the_command_line(recordings, tmp_path):
     def run(*arguments, status=0):
@@ -368,7 +393,14 @@ def test_train_and_separate_on_the_command_line(recordings, tmp_path):
         total = total + stem
     np.testing.assert_allclose(total, mixture, atol=1e-5)
     assert "held out si sdr" in run("info", "band.ondes").stdout
-    assert "trained separator" in run("score", "mix.wav", "-d", "band.ondes", status=1).stderr
+    assert "strings=FILES" in run("score", "mix.wav", "-d", "band.ondes", status=2).stderr
+    scored = json.loads(run("score", *both, "-d", "band.ondes", "--json").stdout)
+    assert scored["n_mixtures"] == 4
+    for name, known in trained_scores(tmp_path / "band.ondes", recordings).items():
+        np.testing.assert_allclose(scored["si_sdr"][name]["all"], known)
+        assert scored["si_sdr"][name]["median"] == pytest.approx(np.median(known))
+    assert "strings" in run("score", *both, "-d", "band.ondes").stdout
+    assert "knows strings, drums" in run("score", both[0], "-d", "band.ondes", status=2).stderr
     assert "NAME=FILES" in run("train", "strings", "-o", "x.ondes", status=2).stderr
     assert "exists already" in run("train", *both, "-o", "band.ondes", status=1).stderr
 

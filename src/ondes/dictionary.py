@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import numpy as np
 import soxr
@@ -17,7 +17,8 @@ from ondes.nmf.estimator import OnlineNMF
 from ondes.separation import separate
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.batches import frame_batches
-from ondes.signal.recordings import RawFormat, find_recordings, open_blocks
+from ondes.signal.locations import Location, is_location
+from ondes.signal.recordings import PathOrStream, RawFormat, find_recordings, open_blocks
 from ondes.signal.spectral_frames import spectral_frames
 from ondes.training_run import RecordingInputs, TrainingRun
 
@@ -123,7 +124,7 @@ class Dictionary:
 
     def transform(
         self,
-        recording: str | Path | BinaryIO | ArrayLike,
+        recording: PathOrStream | ArrayLike,
         *,
         sr: int | None = None,
         raw: RawFormat | None = None,
@@ -147,24 +148,23 @@ class Dictionary:
         return np.concatenate([np.empty((0, self.n_components), np.float32), *activations])
 
     def score(
-        self, recordings: str | Path | Iterable[str | Path], *, raw: RawFormat | None = None
+        self, recordings: str | Location | Iterable[str | Location], *, raw: RawFormat | None = None
     ) -> float:
         """Minus the mean divergence per bin over the non-silent frames: higher is better.
 
         Parameters
         ----------
         recordings : str, Path, or iterable of these
-            Files, folders and globs.
+            Files, folders, globs, URLs and manifests.
         raw : RawFormat, optional
             Format of samples without a header.
         """
-        given = [recordings] if isinstance(recordings, (str, Path)) else list(recordings)
-        each = [self.divergence(path, raw=raw) for path in find_recordings(given)]
+        each = [self.divergence(path, raw=raw) for path in find_recordings(recordings)]
         n_frames = sum(n for n, _ in each)
         return -sum(n * value for n, value in each if n) / n_frames if n_frames else float("nan")
 
     def divergence(
-        self, recording: str | Path | BinaryIO, *, raw: RawFormat | None = None
+        self, recording: PathOrStream, *, raw: RawFormat | None = None
     ) -> tuple[int, float]:
         """How far a recording is from what this dictionary can explain, at constant memory.
 
@@ -212,7 +212,7 @@ class Dictionary:
         self, recording: Any, sr: int | None, raw: RawFormat | None
     ) -> Iterator[NDArray[np.float32]]:
         audio = self._audio
-        if isinstance(recording, (str, Path)) or hasattr(recording, "read"):
+        if is_location(recording) or hasattr(recording, "read"):
             with open_blocks(recording, sr=audio.sr, raw=raw) as blocks:
                 yield from spectral_frames(blocks, audio)
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from ondes.nmf.encoding import Compute
 from ondes.nmf.penalties import GroupLog
 from ondes.separation.grouping import group_components
 from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.locations import Location, is_location
 from ondes.signal.recordings import RawFormat, open_blocks, probe
 from ondes.signal.spectral_frames import spectral_frames
 from ondes.signal.stft import Stft
@@ -29,7 +29,7 @@ SETTINGS: dict[str, Any] = {"spectrum": "power", "beta_loss": "itakura-saito", "
 
 
 def discover_sources(
-    mixture: str | Path | ArrayLike,
+    mixture: str | Location | ArrayLike,
     n_sources: int,
     *,
     sr: int | None = None,
@@ -89,7 +89,7 @@ def discover_sources(
             f"n_sources={n_sources} must lie between 1 and n_components={n_components}."
         )
     compute = Compute(backend, device, n_jobs=n_jobs)
-    recording = mixture if isinstance(mixture, (str, Path)) else np.asarray(mixture, np.float32)
+    recording: Any = mixture if is_location(mixture) else np.asarray(mixture, np.float32)
     if sr is None:
         if isinstance(recording, np.ndarray):
             raise ValueError("Samples in memory need their sampling rate; give sr.")
@@ -123,7 +123,7 @@ def source_names(n_sources: int) -> tuple[str, ...]:
 
 
 def _frames(
-    recording: str | Path | Array, audio: AudioSettings, raw: RawFormat | None
+    recording: str | Location | Array, audio: AudioSettings, raw: RawFormat | None
 ) -> Iterator[Array]:
     """Frames of the whole mixture in the order of time, silent ones included."""
     if isinstance(recording, np.ndarray):

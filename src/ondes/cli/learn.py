@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from ondes.errors import FileError, printable
 if TYPE_CHECKING:
     from ondes.dictionary import Dictionary
     from ondes.history import TrainingHistory
+    from ondes.signal.locations import Location
 
 FIXED_BY_MODEL = (
     *("preset", "components", "sr", "n_fft", "hop_length", "top_db", "batch_size"),
@@ -27,14 +27,7 @@ FIXED_BY_MODEL = (
 
 @click.command(short_help="Learn a dictionary from recordings.")
 @click.argument("files", nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(),
-    callback=terminal.no_minus,
-    help="The model file to write.",
-)
+@options.output("The model file to write.", required=True)
 @click.option(
     "--preset",
     type=click.Choice(["separation", "paper"]),
@@ -96,6 +89,7 @@ FIXED_BY_MODEL = (
     help="Learn on a Dask cluster: tcp://HOST:8786, or local for -j processes on this machine.",
 )
 @options.count("--shards", help="Parts of a round on a cluster, two per worker.  [default: 8]")
+@options.span
 @options.raw
 @options.compute
 @options.force
@@ -114,6 +108,7 @@ def learn(ctx: click.Context, /, **given: Any) -> int:
 
     \b
     ondes learn piano/ "more/**/*.flac" -k 48 -o piano.ondes
+    ondes learn concert.mp3 --start 12:30 --end 15:00 -o cello.ondes
     ffmpeg -i URL -f wav - | ondes learn - -o radio.ondes
     """  # noqa: D301
     from ondes.atomic_file import check_destination, exclusive_writer
@@ -153,6 +148,10 @@ def _stream(given: dict[str, Any]) -> str | None:
 
 def _check_usage(ctx: click.Context) -> None:
     given = ctx.params
+    options.check_span(given)
+    is_part = given["start"] > 0 or given["end"] is not None
+    if is_part and (stream := _stream(given)) is not None:
+        raise click.UsageError(f"{stream} is learned from whole; leave out --start and --end.")
     if given["passes"] > 1 and (stream := _stream(given)) is not None:
         raise click.UsageError(f"{stream} can be read only once; leave out --passes.")
     if given["shards"] is not None and given["cluster"] is None:
@@ -172,11 +171,14 @@ def _history(dictionary: Dictionary) -> TrainingHistory:
 
 
 def _learn_and_save(given: dict[str, Any], output: Path, checkpoint: Path | None) -> int:
+    from ondes.signal.locations import with_span
+
     dictionary = _untrained(given)
     recordings, failures = terminal.find_recordings(given["files"])
     if not recordings:
         terminal.complain("no recordings are left to learn from.")
         return terminal.FAILED
+    recordings = with_span(recordings, given["start"], given["end"])
     n_absent, start = len(failures), time.perf_counter()
     with terminal.bar("learning") as bar, terminal.warnings_shown_by(bar):
 
@@ -201,7 +203,7 @@ def _learn_and_save(given: dict[str, Any], output: Path, checkpoint: Path | None
     dictionary.history = history = replace(
         history, n_files=history.n_files + n_absent, n_failed=history.n_failed + n_absent
     )
-    if not _save(dictionary, output, given["force"] or given["resume"]):
+    if not terminal.save(dictionary, output, given["force"] or given["resume"]):
         return terminal.FAILED
     _print_result(dictionary, time.perf_counter() - start, failures)
     if history.stopped_by is not None:
@@ -247,7 +249,7 @@ def _untrained(given: dict[str, Any]) -> Dictionary:
 
 
 def _finished(
-    output: Path, dictionary: Dictionary, recordings: Sequence[Path], run: dict[str, Any]
+    output: Path, dictionary: Dictionary, recordings: Sequence[Location], run: dict[str, Any]
 ) -> Dictionary:
     """The model that this very run has written; FileError where it is another's."""
     from ondes.model_file import SavedModel
@@ -259,27 +261,6 @@ def _finished(
     untrained = dictionary.estimator, dictionary.audio, recordings
     TrainingRun(**run).check_finished(output, saved, *untrained)
     return finished
-
-
-def _save(dictionary: Dictionary, output: Path, force: bool) -> bool:
-    """Whether the model could be written as `output`; if not, it is saved elsewhere."""
-    try:
-        dictionary.save(output, force)
-    except FileError as error:
-        try:
-            folder = Path(tempfile.mkdtemp(prefix="ondes-"))
-        except OSError:
-            raise error from None
-        rescued = folder / output.name
-        try:
-            dictionary.save(rescued)
-        except FileError:
-            folder.rmdir()
-            raise error from None
-        reason = str(error).rstrip(".")
-        terminal.complain(f"{reason}, so the model was saved as {printable(str(rescued))}.")
-        return False
-    return True
 
 
 def _print_result(dictionary: Dictionary, elapsed: float, failures: Sequence[FileError]) -> None:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ondes.cli import options, terminal
+from ondes.cli.sources import named_files
 from ondes.errors import FileError, printable
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ondes.dictionary import Dictionary
+    from ondes.signal.locations import Location
+    from ondes.trained import TrainedSeparator
 
 
 @click.command(short_help="Measure how well a model explains recordings.")
@@ -23,13 +24,26 @@ if TYPE_CHECKING:
 @options.compute
 @options.as_json
 def score(files: tuple[str, ...], dictionary: str, **given: Any) -> int:
-    """Measure how well a model explains FILES: its divergence per bin.
+    """Measure how well a model explains FILES, or how well a separator separates them.
 
-    Lower is better, and zero is perfect. On recordings that were not used for learning, it compares
-    models of the same settings but -k. The last row is the mean over all frames.
-    """
+    A dictionary has a divergence per bin: lower is better, and zero is perfect. On recordings that
+    were not used for learning, it compares models of the same settings but -k. The last row is the
+    mean over all frames.
+
+    A trained separator has a signal-to-distortion ratio (SI-SDR) in decibels on random mixtures of
+    recordings of each source: higher is better, and nothing is gained near zero.
+
+    \b
+    ondes score held-out/ -d piano.ondes
+    ondes score speech=lectures/ music=records/ -d talk.ondes
+    """  # noqa: D301
+    from ondes.loading import load
+    from ondes.trained import TrainedSeparator
+
     compute = options.compute_settings(given)
     options.check_span(given)
+    if isinstance(separator := load(dictionary), TrainedSeparator):
+        return _score_separator(separator, dictionary, files, given)
     model = terminal.load_model(dictionary).with_compute(**compute)
     recordings, failures = terminal.find_recordings(files)
     n_files = len(recordings) + len(failures)
@@ -59,7 +73,51 @@ def score(files: tuple[str, ...], dictionary: str, **given: Any) -> int:
     return terminal.SOME_FAILED if failures else terminal.DONE
 
 
-def _divergence(model: Dictionary, path: Path, given: dict[str, Any]) -> tuple[int, float]:
+def _score_separator(
+    separator: TrainedSeparator, path: str, files: tuple[str, ...], given: dict[str, Any]
+) -> int:
+    import numpy as np
+
+    from ondes.signal.locations import with_span
+
+    if given["raw"] is not None:
+        raise click.UsageError("--raw is for dictionaries; convert the recordings, as to FLAC.")
+    if not all("=" in each for each in files):
+        wanted = " ".join(f"{printable(name)}=FILES" for name in separator.names)
+        raise click.UsageError(
+            f"{printable(path)} is a trained separator; give recordings of each source: {wanted}."
+        )
+    sources: dict[str, list[Any]] = {}
+    for name, found in named_files(files).items():
+        recordings, failures = terminal.find_recordings(found)
+        if failures:
+            return terminal.FAILED
+        sources[name] = with_span(recordings, given["start"], given["end"])
+    with terminal.bar("scoring") as bar:
+        bar.show(0, None, "mixtures of " + ", ".join(map(printable, sources)))
+        try:
+            ratios = separator.score(sources)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+    n_mixtures = min(map(len, ratios.values()))
+    middle = {name: np.quantile(each, [0.25, 0.5, 0.75]) for name, each in ratios.items()}
+    if given["as_json"]:
+        listed = {
+            name: {"median": q[1], "quartiles": [q[0], q[2]], "all": ratios[name].tolist()}
+            for name, q in middle.items()
+        }
+        terminal.print_json({"separator": path, "n_mixtures": n_mixtures, "si_sdr": listed})
+    else:
+        shown = [
+            (printable(name), f"{q[1]:.1f}", f"{q[0]:.1f} to {q[2]:.1f}")
+            for name, q in middle.items()
+        ]
+        terminal.print_table(("source", "SI-SDR, dB", "quartiles"), shown)
+        click.echo(f"{n_mixtures} mixtures at equal levels", err=True)
+    return terminal.DONE
+
+
+def _divergence(model: Dictionary, path: Location, given: dict[str, Any]) -> tuple[int, float]:
     """The number of non-silent frames in the part to score, and their mean divergence per bin."""
     if not given["start"] and given["end"] is None:
         return model.divergence(path, raw=given["raw"])
