@@ -48,7 +48,7 @@ class _Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="ondes")
 def ondes() -> None:
-    """Learn Itakura-Saito NMF dictionaries from audio of any length, and separate sources.
+    """Learn dictionaries of spectra from audio of any length, and separate mixtures with them.
 
     \b
     Start with:  ondes demo
@@ -57,7 +57,19 @@ def ondes() -> None:
     """  # noqa: D301
 
 
-for _command in (demo, learn, train, separate, denoise, studio, report, activations, score, info, completion):
+for _command in (
+    demo,
+    learn,
+    train,
+    separate,
+    denoise,
+    studio,
+    report,
+    activations,
+    score,
+    info,
+    completion,
+):
     ondes.add_command(_command)
 
 

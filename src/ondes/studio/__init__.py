@@ -1,0 +1,1 @@
+"""The studio: a page on this machine where sounds are found, heard, grouped and exported."""

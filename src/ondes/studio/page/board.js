@@ -1,0 +1,339 @@
+// Groups as lanes, and the sounds in them as cards.
+
+import { byId, decibels, el, hertz, percent, pressed, setBusy } from "./dom.js";
+import { hueOf, rgbOf } from "./colours.js";
+import { finder } from "./finder.js";
+import { act, listenMix, mix, store } from "./store.js";
+
+
+export class Board {
+  #panel = byId("panel-music");
+  #selected = new Set(); // components
+  #drawn = "";
+
+  constructor(timeline) {
+    this.timeline = timeline;
+    this.#panel.addEventListener("keydown", (event) => this.#key(event));
+    listenMix(() => this.showMix());
+  }
+
+  // ---- drawing ----
+
+  show(state) {
+    const { project, components, job } = state;
+    setBusy(this.#panel, job?.state === "running");
+    const signature = JSON.stringify([project, components?.model, state.recordings.length]);
+    if (signature === this.#drawn || this.#panel.querySelector("[data-editing]")) return;
+    this.#drawn = signature;
+    const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
+    this.#panel.replaceChildren(...this.#content(state));
+    this.showMix();
+    setBusy(this.#panel, job?.state === "running");
+    if (focused) this.#panel.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  #content({ project, components, recordings }) {
+    if (!recordings.length) return [];
+    if (!components) return [finder("music", "Find the sounds")];
+    const items = new Map(components.items.map((item) => [item.index, item]));
+    for (const index of this.#selected) if (!items.has(index)) this.#selected.delete(index);
+    const grouped = new Set(project.groups.flatMap((group) => group.components));
+    const rest = components.items.filter(({ index }) => !grouped.has(index));
+    const isProposed = project.groups.some(({ proposed }) => proposed);
+    return [
+      el("div", { class: "line" },
+        el("h2", {}, "Sounds"),
+        el("p", { class: "quiet grow" },
+          "Drag sounds between groups, or press 1 to 9. Hover to see what a sound takes."),
+        isProposed && el("button", { type: "button", onclick: () => act("confirm") }, "Keep all groups"),
+        el("button", { type: "button", onclick: () => this.#newGroup() , title: "New group from the selected sounds (N)" }, "New group")),
+      el("div", { class: "lanes" },
+        ...project.groups.map((group, n) => this.#lane(group, n, items, components)),
+        this.#restLane(rest)),
+      el("details", { class: "again" }, el("summary", {}, "Find or group again"),
+        finder("music", "Find again"),
+        this.#proposer()),
+    ].filter(Boolean);
+  }
+
+  #proposer() {
+    const groups = el("input", { type: "number", min: 1, max: 9, value: 4, id: "n-groups" });
+    const propose = () => act("propose", { groups: Number(groups.value) });
+    return el("div", { class: "line" },
+      el("label", {}, "Groups ", groups),
+      el("button", { type: "button", data: { waits: "" }, onclick: propose }, "Propose groups again"),
+      el("button", { type: "button", onclick: () => act("ungroup") }, "Remove all groups"));
+  }
+
+  #lane(group, n, items, components) {
+    const { id, name, proposed } = group;
+    const own = group.components.map((index) => items.get(index)).filter(Boolean)
+      .sort((a, b) => b.share - a.share);
+    const share = own.reduce((sum, item) => sum + item.share, 0);
+    const isSilent = share < components.silent_share;
+    const others = store.state.project.groups.filter((other) => other.id !== id);
+    const lane = el("section", {
+      class: `lane hue-${hueOf(id)}${proposed ? " proposed" : ""}`,
+      "aria-label": `Group ${name}`, data: { group: id },
+    },
+    el("div", { class: "head" },
+      el("div", { class: "title" },
+        el("kbd", { title: `Key ${n + 1} moves the selected sounds here` }, String(n + 1)),
+        this.#nameOf(group)),
+      el("p", { class: "quiet" },
+        `${own.length} sound${own.length === 1 ? "" : "s"} · ${percent(share)} `,
+        proposed && el("span", { class: "tag" }, "proposed"),
+        isSilent && el("span", { class: "tag warn" }, "almost silent")),
+      this.#strip(`g${id}`, name),
+      el("div", { class: "menu" },
+        proposed && el("button", { type: "button", onclick: () => act("confirm", { group: id }) }, "Keep"),
+        this.#mover(id),
+        own.length > 0 && el("button", {
+          type: "button", data: { waits: "" }, title: "Find more sounds inside this group",
+          onclick: () => act("split further", { group: id }),
+        }, "Split further"),
+        own.length > 1 && el("button", {
+          type: "button", title: "Move the selected sounds of this group into a new one beside it",
+          onclick: () => this.#split(group, own),
+        }, "Split"),
+        others.length > 0 && this.#merger(group, others),
+        el("button", { type: "button", onclick: () => act("remove", { group: id }),
+          title: "Remove the group; its sounds stay" }, "Remove"))),
+    el("div", { class: "cards", role: "list", "aria-label": `Sounds of ${name}` },
+      ...own.map((item) => this.#card(item, id))));
+    this.#droppable(lane, id);
+    this.#showsShare(lane.querySelector(".head"), group.components, id);
+    return lane;
+  }
+
+  #restLane(rest) {
+    const lane = el("section", { class: "lane rest", "aria-label": "The rest: in no group" },
+      el("div", { class: "head" },
+        el("div", { class: "title" }, el("kbd", { title: "Key 0 takes the selected sounds out of their groups" }, "0"), el("strong", {}, "The rest")),
+        el("p", { class: "quiet" }, rest.length ? `${rest.length} in no group` : "every sound is in a group"),
+        el("div", { class: "menu" }, this.#mover(null))),
+      el("div", { class: "cards", role: "list", "aria-label": "Sounds in no group" },
+        ...rest.map((item) => this.#card(item, null))));
+    this.#droppable(lane, null);
+    return lane;
+  }
+
+  #nameOf({ id, name }) {
+    const input = el("input", {
+      class: "name", value: name, maxlength: 80, "aria-label": "Name of the group",
+      data: { key: `name-${id}` },
+      onfocus: () => { input.dataset.editing = ""; },
+      onblur: () => { delete input.dataset.editing; if (input.value !== name) this.#rename(input, id, name); },
+      onkeydown: (event) => {
+        event.stopPropagation();
+        if (event.key === "Enter") input.blur();
+        if (event.key === "Escape") { input.value = name; input.blur(); }
+      },
+    });
+    return input;
+  }
+
+  async #rename(input, id, name) {
+    if (!(await act("rename", { group: id, name: input.value }))) input.value = name;
+  }
+
+  // For fingers, which cannot drag, and for everybody else.
+  #mover(group) {
+    return el("button", { type: "button", class: "mover", onclick: () => this.#move([...this.#selected], group) },
+      "Move selected here");
+  }
+
+  #merger({ id }, others) {
+    const choice = el("select", { "aria-label": "Merge with another group" },
+      el("option", { value: "" }, "Merge with…"),
+      ...others.map((other) => el("option", { value: other.id }, other.name)));
+    choice.addEventListener("change", () => act("merge", { into: id, other: Number(choice.value) }));
+    return choice;
+  }
+
+  #strip(key, name) {
+    const gain = el("input", {
+      type: "range", min: -40, max: 12, step: 0.5, value: store.mix.gains[key] ?? 0,
+      "aria-label": `Gain of ${name}`, title: "Gain; double click for 0 dB", data: { gain: key },
+      oninput: () => mix(key, { gain: Number(gain.value) }),
+      ondblclick: () => { gain.value = 0; mix(key, { gain: 0 }); },
+    });
+    return el("div", { class: "strip" },
+      el("button", { type: "button", class: "round", title: "Mute (M)", "aria-label": `Mute ${name}`, data: { mute: key },
+        onclick: () => mix(key, { mute: !store.mix.muted.has(key) }) }, "M"),
+      el("button", { type: "button", class: "round", title: "Solo (S)", "aria-label": `Solo ${name}`, data: { solo: key },
+        onclick: () => mix(key, { solo: !store.mix.soloed.has(key) }) }, "S"),
+      gain, el("output", { class: "quiet", data: { shows: key } }));
+  }
+
+  #card(item, group) {
+    const { index, share, centre, silent, curve } = item;
+    const name = `Sound ${index + 1}`;
+    const key = `c${index}`;
+    const card = el("article", {
+      class: `card${group ? ` hue-${hueOf(group)}` : ""}${silent ? " faint" : ""}`,
+      role: "listitem", tabindex: 0, draggable: "true", data: { key, component: index },
+      "aria-label": `${name}, ${percent(share)} of the sound, around ${hertz(centre)}`,
+      "aria-current": String(this.#selected.has(index)),
+    },
+    el("div", { class: "title" }, el("strong", {}, name), el("span", { class: "quiet" }, percent(share))),
+    sparkline(curve),
+    el("p", { class: "quiet" }, `around ${hertz(centre)}`),
+    this.#strip(key, name));
+    card.addEventListener("click", (event) => {
+      if (event.target.closest("button, input")) return;
+      this.#select(index, event.ctrlKey || event.metaKey || event.shiftKey);
+    });
+    card.addEventListener("dragstart", (event) => {
+      if (!this.#selected.has(index)) this.#select(index, false);
+      event.dataTransfer.setData("text/x-ondes", JSON.stringify([...this.#selected]));
+      event.dataTransfer.effectAllowed = "move";
+      document.documentElement.classList.add("dragging");
+    });
+    card.addEventListener("dragend", () => document.documentElement.classList.remove("dragging"));
+    // A slider inside a card is moved, not dragged away with the card.
+    for (const input of card.querySelectorAll("input")) {
+      input.addEventListener("pointerdown", () => { card.draggable = false; });
+      input.addEventListener("pointerup", () => { card.draggable = true; });
+      input.addEventListener("blur", () => { card.draggable = true; });
+    }
+    this.#showsShare(card, [index], group);
+    return card;
+  }
+
+  #showsShare(element, components, group) {
+    const on = () => this.timeline.share(components.length
+      ? { model: store.state.project.model, components, colour: rgbOf(group) } : null);
+    const off = () => this.timeline.share(null);
+    element.addEventListener("pointerenter", (event) => event.pointerType !== "touch" && on());
+    element.addEventListener("pointerleave", off);
+    element.addEventListener("focusin", on);
+    element.addEventListener("focusout", off);
+  }
+
+  #droppable(lane, group) {
+    lane.addEventListener("dragover", (event) => {
+      if (!event.dataTransfer.types.includes("text/x-ondes")) return;
+      event.preventDefault();
+      lane.classList.add("over");
+    });
+    lane.addEventListener("dragleave", (event) => {
+      if (!lane.contains(event.relatedTarget)) lane.classList.remove("over");
+    });
+    lane.addEventListener("drop", (event) => {
+      lane.classList.remove("over");
+      const data = event.dataTransfer.getData("text/x-ondes");
+      if (!data) return;
+      event.preventDefault();
+      this.#move(JSON.parse(data), group);
+    });
+  }
+
+  // Buttons and sliders follow the mix without being made anew.
+  showMix() {
+    const { gains, muted, soloed } = store.mix;
+    for (const button of this.#panel.querySelectorAll("[data-mute]"))
+      pressed(button, muted.has(button.dataset.mute));
+    for (const button of this.#panel.querySelectorAll("[data-solo]"))
+      pressed(button, soloed.has(button.dataset.solo));
+    for (const slider of this.#panel.querySelectorAll("[data-gain]"))
+      if (document.activeElement !== slider) slider.value = gains[slider.dataset.gain] ?? 0;
+    for (const output of this.#panel.querySelectorAll("[data-shows]")) {
+      const gain = gains[output.dataset.shows] ?? 0;
+      output.textContent = gain ? decibels(gain, 1) : "";
+    }
+  }
+
+  // ---- actions ----
+
+  #select(index, isMore) {
+    if (!isMore) {
+      const isOnly = this.#selected.size === 1 && this.#selected.has(index);
+      this.#selected.clear();
+      if (!isOnly) this.#selected.add(index);
+    } else if (!this.#selected.delete(index)) this.#selected.add(index);
+    for (const card of this.#panel.querySelectorAll(".card"))
+      card.setAttribute("aria-current", String(this.#selected.has(Number(card.dataset.component))));
+    this.#panel.classList.toggle("selecting", this.#selected.size > 0);
+  }
+
+  #chosen(event) {
+    const focused = event?.target.closest?.(".card")?.dataset.component;
+    if (focused === undefined) return [...this.#selected];
+    return this.#selected.has(Number(focused)) ? [...this.#selected] : [Number(focused)];
+  }
+
+  async #move(components, group) {
+    if (!components.length) return;
+    if (await act("move", { components, group })) this.#unselect();
+  }
+
+  #unselect() {
+    this.#selected.clear();
+    for (const card of this.#panel.querySelectorAll(".card")) card.setAttribute("aria-current", "false");
+    this.#panel.classList.remove("selecting");
+  }
+
+  async #newGroup(event) {
+    await act("move", { components: this.#chosen(event), group: "new" });
+    const last = store.state.project.groups.at(-1);
+    if (last) this.#panel.querySelector(`[data-key="name-${last.id}"]`)?.focus();
+  }
+
+  #split(group, own) {
+    let chosen = group.components.filter((index) => this.#selected.has(index));
+    // Without a selection the quieter half goes.
+    if (!chosen.length || chosen.length === own.length)
+      chosen = own.slice(Math.ceil(own.length / 2)).map(({ index }) => index);
+    act("split", { group: group.id, components: chosen });
+  }
+
+  #key(event) {
+    const { key, target } = event;
+    if (event.ctrlKey || event.metaKey || event.altKey || target.closest(".name, select, input[type=number]")) return;
+    const card = target.closest(".card");
+    const groups = store.state.project.groups;
+    if (/^[0-9]$/.test(key)) {
+      const chosen = this.#chosen(event);
+      const group = key === "0" ? null : groups[Number(key) - 1]?.id;
+      if (!chosen.length || group === undefined) return;
+      event.preventDefault();
+      this.#move(chosen, group);
+    } else if (key === "n" || key === "N") {
+      event.preventDefault();
+      this.#newGroup(event);
+    } else if (card && ["ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"].includes(key) && !target.closest("input")) {
+      event.preventDefault();
+      const cards = [...this.#panel.querySelectorAll(".card")];
+      const step = key === "ArrowRight" || key === "ArrowDown" ? 1 : -1;
+      const next = cards[cards.indexOf(card) + step];
+      next?.focus();
+      if (next && event.shiftKey) this.#select(Number(next.dataset.component), true);
+    } else if (card && (key === "Enter" || key === "x") && target === card) {
+      event.preventDefault();
+      this.#select(Number(card.dataset.component), true);
+    } else if ("mMsS".includes(key) && key.length === 1) {
+      const lane = target.closest("[data-group]");
+      const own = card ? `c${card.dataset.component}` : lane && `g${lane.dataset.group}`;
+      if (!own) return;
+      event.preventDefault();
+      event.stopPropagation();
+      if (key.toLowerCase() === "m") mix(own, { mute: !store.mix.muted.has(own) });
+      else mix(own, { solo: !store.mix.soloed.has(own) });
+    }
+  }
+}
+
+
+function sparkline(curve) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 100 100");
+  svg.setAttribute("preserveAspectRatio", "none");
+  svg.setAttribute("aria-hidden", "true");
+  const path = document.createElementNS(svg.namespaceURI, "path");
+  const width = 100 / curve.length;
+  const points = curve.map((value, n) => `L${((n + 0.5) * width).toFixed(1)} ${100 - value}`);
+  path.setAttribute("d", `M0 100${points.join("")}L100 100Z`);
+  svg.append(path);
+  return svg;
+}

@@ -1,0 +1,86 @@
+// Export and help.
+
+import { byId, el } from "./dom.js";
+import { act, sendMix, store } from "./store.js";
+
+const dialog = byId("dialog");
+
+function show(title, ...content) {
+  dialog.replaceChildren(
+    el("form", { method: "dialog" },
+      el("h2", { id: "dialog-title" }, title), ...content));
+  dialog.showModal();
+}
+
+const closer = (text = "Close") => el("button", { value: "close" }, text);
+
+export function showExport(tab) {
+  const { project, components, cleaner } = store.state;
+  if (tab === "speech") return exportVoice(cleaner);
+  if (!components) return show("Export", el("p", {}, "Find the sounds of a recording first."), el("div", { class: "line" }, closer()));
+  const groups = project.groups.filter((group) => group.components.length);
+  const boxes = groups.map((group) => el("input", { type: "checkbox", checked: true, value: group.id }));
+  const format = formats();
+  const start = async () => {
+    await sendMix();
+    const chosen = boxes.filter((box) => box.checked).map((box) => Number(box.value));
+    act("export", { what: "stems", groups: chosen, format: format.value });
+  };
+  const startMix = async () => {
+    await sendMix();
+    act("export", { what: "mix", format: format.value });
+  };
+  show("Export",
+    el("p", { class: "quiet" }, "Each group becomes a file at the recording's own rate and channels. With “rest”, they sum to the recording."),
+    groups.length ? el("ul", { class: "plain" }, ...groups.map((group, n) => el("li", {}, el("label", {}, boxes[n], ` ${group.name}`)))) : el("p", {}, "There are no groups yet."),
+    el("label", {}, "Format ", format),
+    el("div", { class: "line" },
+      el("button", { value: "ok", class: "primary", id: "export-stems", disabled: !groups.length, onclick: start }, "Export groups"),
+      el("button", { value: "ok", id: "export-mix", onclick: startMix }, "Export what I hear"),
+      closer("Cancel")));
+}
+
+function exportVoice(cleaner) {
+  if (!cleaner) return show("Export", el("p", {}, "Select a pause and say that it is noise first."), el("div", { class: "line" }, closer()));
+  const format = formats();
+  const start = async () => {
+    await sendMix();
+    act("export", { what: "clean", format: format.value });
+  };
+  return show("Export",
+    el("p", { class: "quiet" }, "The recording with its noise reduced, at its own rate and channels."),
+    el("label", {}, "Format ", format),
+    el("div", { class: "line" },
+      el("button", { value: "ok", class: "primary", id: "export-clean", onclick: start }, "Export"),
+      closer("Cancel")));
+}
+
+export function showClose() {
+  const isWork = store.state.project.groups.some(({ proposed }) => !proposed);
+  if (!isWork) return act("close");
+  return show("Close",
+    el("p", {}, "The groups are lost unless you have saved them."),
+    el("div", { class: "line" },
+      el("button", { value: "ok", class: "primary", onclick: () => act("close") }, "Close"),
+      closer("Cancel")));
+}
+
+const formats = () => el("select", { id: "format" },
+  el("option", { value: "wav" }, "WAV (32-bit)"), el("option", { value: "flac" }, "FLAC (24-bit)"));
+
+const KEYS = [
+  ["Space", "play or pause"], ["O", "the original, to compare"], ["L", "repeat the selection"],
+  ["← →", "move in the picture, or between sounds"], ["Shift ← →", "select"],
+  ["+ −", "zoom in and out"], ["Z, Shift Z", "zoom to the selection, show all"],
+  ["Esc", "select nothing"], ["1 … 9", "move the sound, or the selected ones, to that group"],
+  ["0", "take it out of its group"], ["N", "new group"], ["Enter or X", "select a sound, or not"],
+  ["M, S", "mute, solo the sound or group"],
+  ["Ctrl Z, Ctrl Shift Z", "undo, redo"], ["Ctrl O, Ctrl S, Ctrl E", "open, save, export"],
+];
+
+export function showHelp() {
+  show("Keys",
+    el("dl", { class: "keys" }, ...KEYS.flatMap(([key, text]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, text)])),
+    el("p", { class: "quiet" }, "Drag over the picture to select a part; click to move there. Ctrl and the wheel zoom."),
+    el("div", { class: "line" }, closer()));
+}

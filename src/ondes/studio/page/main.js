@@ -1,0 +1,305 @@
+// Puts the page together: the state, the picture, the player, the panels and the keys.
+
+import { address, upload } from "./api.js";
+import { Board } from "./board.js";
+import { byId, clock, el, isTyping, pressed } from "./dom.js";
+import { showClose, showExport, showHelp } from "./dialogs.js";
+import { Field } from "./field.js";
+import { Player } from "./player.js";
+import { Speech } from "./speech.js";
+import { Timeline } from "./timeline.js";
+import {
+  act, complain, duration, factors, listen, listenComplaints, listenMix, openDropped, places, refresh, sendMix, store,
+} from "./store.js";
+
+const TABS = ["music", "speech", "field"];
+const player = new Player();
+const timeline = new Timeline();
+const board = new Board(timeline);
+const speech = new Speech(timeline);
+const field = new Field(timeline, player);
+let tab = "music";
+let isOriginal = false;
+let preparedModel = null;
+const seenMessages = new Set();
+const seenDownloads = new Set();
+
+// ---- showing ----
+
+listen((state) => {
+  const isOpen = state.recordings.length > 0;
+  if (!isOpen && player.isPlaying) player.pause();
+  byId("empty").hidden = isOpen;
+  byId("timeline").hidden = byId("transport").hidden = !isOpen;
+  byId("undo").disabled = !state.can_undo;
+  byId("redo").disabled = !state.can_redo;
+  showJob(state.job);
+  for (const message of state.messages) if (!seenMessages.has(message.id)) {
+    seenMessages.add(message.id);
+    say(message.text, message.kind);
+  }
+  for (const { id, name } of state.downloads) if (!seenDownloads.has(id)) {
+    seenDownloads.add(id);
+    fetchFile(address(`download/${id}`), name);
+  }
+  if (isOpen) {
+    const [first] = state.recordings;
+    const n = state.recordings.length;
+    byId("name").textContent = n === 1 ? first.name : `${n} recordings`;
+    byId("facts").textContent = `${clock(duration(state))} · ${first.sr / 1000} kHz · ${channelsText(first.channels)}`;
+    document.title = `${byId("name").textContent} – ondes studio`;
+    timeline.load(places(state), state.picture);
+    loadSound(state);
+    showMarks(state);
+  }
+  for (const each of TABS) byId(`panel-${each}`).hidden = !isOpen || each !== tab;
+  board.show(state);
+  if (state.components && state.components.model !== preparedModel && state.job?.state !== "running") {
+    preparedModel = state.components.model;
+    timeline.prepare(preparedModel);
+  }
+  speech.show(state);
+  field.show(state, tab === "field");
+});
+
+const channelsText = (n) => (n === 1 ? "mono" : n === 2 ? "stereo" : `${n} channels`);
+
+function loadSound(state) {
+  const { sound, components, cleaner } = state;
+  const source = tab === "speech" ? cleaner : components;
+  player.load({
+    places: places(state),
+    sound,
+    model: source?.model ?? null,
+    chunk: source?.chunk ?? sound.chunk,
+    nParts: tab === "speech" && cleaner ? 2 : tab !== "speech" && components ? components.items.length : 1,
+  });
+  applyMix();
+}
+
+function applyMix() {
+  const { components, cleaner } = store.state;
+  if (isOriginal) player.setGains(Array(player.nParts).fill(1));
+  else if (tab === "speech") player.setGains(cleaner ? [1, 10 ** (-store.mix.amount / 20)] : [1]);
+  else player.setGains(components ? factors(components.items.length) : [1]);
+}
+
+function showMarks({ project }) {
+  const all = places();
+  const mark = (span, colour, name) => {
+    const place = span && all.find(({ id }) => id === span.recording);
+    return place ? [{ start: place.offset + span.start, end: place.offset + span.end, colour, name }] : [];
+  };
+  timeline.marks = tab === "speech"
+    ? [...mark(project.noise, [240, 128, 128], "noise"), ...mark(project.voice, [120, 200, 140], "speaker")]
+    : tab === "field" ? field.marks : [];
+  timeline.drawLines();
+}
+
+let shownJob = null;
+function showJob(job) {
+  const isRunning = job?.state === "running";
+  byId("job").hidden = !isRunning;
+  if (isRunning) {
+    byId("job-title").textContent = job.title;
+    const bar = byId("job-progress");
+    if (job.fraction === null) bar.removeAttribute("value");
+    else bar.value = job.fraction;
+  }
+  const ended = job && !isRunning ? `${job.id}` : null;
+  if (ended && ended !== shownJob && job.state === "failed") say(job.error, "error");
+  if (ended && ended !== shownJob && job.state === "cancelled") say("Cancelled.");
+  shownJob = ended;
+  document.documentElement.dataset.job = job?.state ?? "none";
+}
+
+export function say(text, kind = "note") {
+  const message = el("p", { class: kind, role: kind === "error" ? "alert" : null }, text,
+    el("button", { type: "button", "aria-label": "Close this message", onclick: () => message.remove() }, "×"));
+  byId("messages").append(message);
+  while (byId("messages").children.length > 4) byId("messages").firstChild.remove();
+  if (kind !== "error") setTimeout(() => message.remove(), 8000);
+}
+listenComplaints((text) => say(text, "error"));
+
+function fetchFile(href, name) {
+  const link = el("a", { href, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+}
+
+// ---- sound ----
+
+function showPlayer() {
+  const button = byId("play");
+  button.textContent = player.isPlaying ? "Pause" : "Play";
+  button.classList.toggle("playing", player.isPlaying);
+  pressed(button, player.isPlaying);
+  showTime();
+  if (player.isPlaying) requestAnimationFrame(follow);
+}
+
+function showTime() {
+  const text = `${clock(player.position, 1)} / ${clock(player.duration)}`;
+  if (byId("clock").textContent !== text) byId("clock").textContent = text;
+  timeline.follow(player.position, player.isPlaying);
+}
+
+function follow() {
+  showTime();
+  const { level } = player;
+  byId("level").value = Math.max(0, 1 + Math.log10(level + 1e-9) / 3);
+  if (player.isPlaying) requestAnimationFrame(follow);
+}
+
+player.addEventListener("change", showPlayer);
+player.addEventListener("trouble", (event) => complain(new Error(event.detail)));
+listenMix(applyMix);
+
+const toggle = () => (player.isPlaying ? player.pause() : player.play());
+function setOriginal(isOn) {
+  isOriginal = isOn;
+  pressed(byId("original"), isOn);
+  applyMix();
+}
+function setLoop(isOn) {
+  player.loop = isOn ? timeline.selection : null;
+  pressed(byId("loop"), Boolean(player.loop));
+  if (isOn && !player.loop) say("Drag over the picture first: the selection is repeated.");
+  if (player.isPlaying) player.seek(player.position);
+}
+
+timeline.addEventListener("seek", (event) => player.seek(event.detail));
+timeline.addEventListener("selection", () => {
+  const { selection } = timeline;
+  byId("selection").textContent = selection
+    ? `${clock(selection.start, 1)} – ${clock(selection.end, 1)} selected` : "";
+  if (player.loop) setLoop(Boolean(selection));
+});
+
+// ---- buttons ----
+
+const on = (id, action) => byId(id).addEventListener("click", action);
+on("play", toggle);
+on("original", () => setOriginal(!isOriginal));
+on("loop", () => setLoop(!player.loop));
+on("undo", () => act("undo"));
+on("redo", () => act("redo"));
+on("cancel", () => act("cancel"));
+on("zoom-in", () => timeline.zoom(0.5));
+on("zoom-out", () => timeline.zoom(2));
+on("zoom-all", () => timeline.showAll());
+on("zoom-selection", () => timeline.showSelection());
+on("open", () => byId("files").click());
+on("choose", () => byId("files").click());
+on("save", save);
+on("export", () => showExport(tab));
+on("help", showHelp);
+on("close", showClose);
+byId("volume").addEventListener("input", ({ target }) => player.setVolume(10 ** (target.value / 20)));
+byId("files").addEventListener("change", async ({ target }) => {
+  await openFiles([...target.files]);
+  target.value = "";
+});
+
+async function save() {
+  await sendMix();
+  const name = (store.state.recordings[0]?.name ?? "work").replace(/\.[^.]*$/, "");
+  fetchFile(address("save"), `${name}.ondes`);
+}
+
+function setTab(next) {
+  tab = next;
+  for (const each of TABS) {
+    const button = byId(`tab-${each}`);
+    button.setAttribute("aria-selected", String(each === tab));
+    button.tabIndex = each === tab ? 0 : -1;
+  }
+  document.documentElement.dataset.tab = tab;
+  refresh().catch(complain);
+}
+TABS.forEach((each, n) => {
+  on(`tab-${each}`, () => setTab(each));
+  byId(`tab-${each}`).addEventListener("keydown", ({ key }) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[key];
+    if (!step) return;
+    const next = TABS[(n + step + TABS.length) % TABS.length];
+    setTab(next);
+    byId(`tab-${next}`).focus();
+  });
+});
+
+// ---- files dropped onto the page ----
+
+async function openFiles(files) {
+  const ids = [];
+  for (const file of files) {
+    try {
+      byId("job").hidden = false;
+      byId("job-title").textContent = `Copying ${file.name}`;
+      byId("job-progress").removeAttribute("value");
+      ids.push((await upload(file)).id);
+    } catch (error) {
+      complain(error);
+    }
+  }
+  byId("job").hidden = true;
+  if (ids.length) await openDropped(ids);
+}
+
+const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
+document.addEventListener("dragover", (event) => {
+  if (!hasFiles(event)) return;
+  event.preventDefault();
+  byId("drop").hidden = false;
+});
+document.addEventListener("dragleave", (event) => {
+  if (!event.relatedTarget) byId("drop").hidden = true;
+});
+document.addEventListener("drop", (event) => {
+  byId("drop").hidden = true;
+  if (!hasFiles(event)) return;
+  event.preventDefault();
+  openFiles([...event.dataTransfer.files]);
+});
+
+// ---- keys ----
+
+// After a click with the mouse the space bar plays again; from the keyboard, the focus stays.
+document.addEventListener("click", ({ detail, target }) => {
+  if (detail > 0) target.closest?.("button, input[type=range]")?.blur();
+});
+
+document.addEventListener("keydown", (event) => {
+  const { key, target } = event;
+  const isCommand = event.ctrlKey || event.metaKey;
+  if (isCommand && !event.altKey) {
+    const commands = {
+      z: () => act(event.shiftKey ? "redo" : "undo"), y: () => act("redo"),
+      s: save, o: () => byId("files").click(), e: () => showExport(tab),
+    };
+    const command = commands[key.toLowerCase()];
+    if (!command || (isTyping(target) && "zy".includes(key.toLowerCase()))) return;
+    event.preventDefault();
+    command();
+    return;
+  }
+  if (event.altKey || event.defaultPrevented || isTyping(target) || byId("dialog").open) return;
+  const isButton = target.closest?.("button, summary, a");
+  const keys = {
+    " ": () => !isButton && toggle(), o: () => setOriginal(!isOriginal), l: () => setLoop(!player.loop),
+    "+": () => timeline.zoom(0.5), "=": () => timeline.zoom(0.5), "-": () => timeline.zoom(2),
+    z: () => (event.shiftKey ? timeline.showAll() : timeline.showSelection()),
+    escape: () => timeline.select(0, 0), "?": showHelp,
+  };
+  const action = keys[key.toLowerCase()];
+  if (!action || (key === " " && isButton)) return;
+  event.preventDefault();
+  action();
+});
+
+// What a test can look at: the sound that really plays.
+window.ondesStudio = { player, timeline, store };
+
+refresh().catch(complain);

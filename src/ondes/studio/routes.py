@@ -1,0 +1,244 @@
+"""The studio's requests: the page, its state, actions, tiles, sound, files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from ondes.errors import OndesError
+from ondes.studio import field, pictures, sounds
+from ondes.studio.actions import perform, rule_of
+from ondes.studio.cache import BytesCache
+from ondes.studio.components import Components
+from ondes.studio.jobs import Busy, sentence
+from ondes.studio.session import OpenedFile, Session
+from ondes.studio.view import scale_of, session_as_plain
+
+__all__ = ["Studio"]
+
+T = TypeVar("T")
+
+MEBIBYTE = 2**20
+MAX_REQUEST = MEBIBYTE  # of an action
+EXPECTED = (OndesError, ValueError, OSError, Exception)  # the page reports each of them
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+class Studio:
+    """The web application around one session.
+
+    Parameters
+    ----------
+    session : Session
+
+    Attributes
+    ----------
+    app : Starlette
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._tiles, self._sounds = BytesCache(16 * MEBIBYTE), BytesCache(24 * MEBIBYTE)
+        # Pictures may not keep the sound waiting, and few at a time bound the memory.
+        self._drawing = anyio.CapacityLimiter(1)
+        self._sounding = anyio.CapacityLimiter(1)
+        self._page = {
+            each.name: each.read_bytes()
+            for each in files("ondes.studio").joinpath("page").iterdir()
+            if PurePath(each.name).suffix in KINDS
+        }
+        self._dropped: dict[str, OpenedFile] = {}
+        model, part = "{model:int}", "{component:int}"
+        tile, sound = "/tile/{recording}/{level}/{index:int}", "/sound/{recording}/{index:int}"
+        routes = [
+            Route("/", self._index),
+            Route("/page/{name}", self._asset),
+            Route("/state", self._state),
+            Route("/do", self._do, methods=["POST"]),
+            Route("/drop", self._drop, methods=["POST"]),
+            Route("/open", self._open, methods=["POST"]),
+            Route(tile, self._tile),
+            Route(f"{tile}/{model}/{part}", self._component_tile),
+            Route(sound, self._sound),
+            Route(f"{sound}/{model}", self._sound),
+            Route("/levels/{recording}/{model:int}", self._levels),
+            Route("/events", self._events, methods=["POST"]),
+            Route("/save", self._save),
+            Route("/download/{id}", self._download),
+        ]
+        self.app = Starlette(
+            routes=routes,
+            exception_handlers=dict.fromkeys(EXPECTED, _complaint),
+        )
+
+    async def _index(self, request: Request) -> Response:
+        return Response(self._page["index.html"], media_type=KINDS[".html"])
+
+    async def _asset(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._page:
+            return _not_found()
+        return Response(self._page[name], media_type=KINDS[PurePath(name).suffix])
+
+    async def _state(self, request: Request) -> Response:
+        return await self._answer()
+
+    async def _do(self, request: Request) -> Response:
+        given = await _json(request)
+        name = str(given.pop("action", ""))
+        await anyio.to_thread.run_sync(perform, self._session, name, given)
+        return await self._answer()
+
+    async def _drop(self, request: Request) -> Response:
+        """A file, as the body of the request; the page opens it by the id that it gets."""
+        name = PurePath(request.query_params.get("name", "").replace("\\", "/")).name or "sound"
+        size = int(request.headers.get("content-length", 0))
+        if size > shutil.disk_usage(self._session.folder).free - 256 * MEBIBYTE:
+            raise ValueError(f"{name} is larger than the room on this disk.")
+        suffix = PurePath(name).suffix.lower()
+        suffix = suffix if suffix[1:].isalnum() and len(suffix) <= 6 else ""
+        id = f"d{len(self._dropped) + 1}"  # noqa: A001
+        path = self._session.folder / f"{id}{suffix}"
+        async with await anyio.open_file(path, "wb") as file:
+            async for data in request.stream():
+                await file.write(data)
+        self._dropped[id] = OpenedFile(path, name, is_dropped=True)
+        return JSONResponse({"id": id})
+
+    async def _open(self, request: Request) -> Response:
+        ids = (await _json(request)).get("ids", [])
+        dropped = [self._dropped[each] for each in ids if each in self._dropped]
+        self._session.open_files(dropped)
+        return await self._answer()
+
+    async def _tile(self, request: Request) -> Response:
+        recording, level, index = self._place(request)
+        scale = scale_of(self._session)
+
+        def make() -> bytes:
+            return pictures.tile(recording, scale, level, index).tobytes()
+
+        key = (recording.id, level, index, scale)
+        return await self._data(self._tiles, key, make, self._drawing)
+
+    async def _component_tile(self, request: Request) -> Response:
+        recording, level, index = self._place(request)
+        number, component = request.path_params["model"], request.path_params["component"]
+        model, scale = self._session.model(number), scale_of(self._session)
+        if not isinstance(model, Components) or component >= model.n_parts:
+            return _not_found()
+
+        def make() -> bytes:
+            drawn = pictures.component_tiles(recording, scale, level, index, model.sources)
+            return drawn.tobytes()
+
+        key = (recording.id, level, index, scale, number)
+        n_bytes = pictures.ROWS * pictures.COLUMNS
+        part = slice(component * n_bytes, (component + 1) * n_bytes)
+        return await self._data(self._tiles, key, make, self._drawing, part)
+
+    async def _sound(self, request: Request) -> Response:
+        recording = self._session.recording(request.path_params["recording"])
+        index, number = request.path_params["index"], request.path_params.get("model")
+        model = None if number is None else self._session.model(number)
+        listening = self._session.listening
+        key = (recording.id, index, number, listening)
+        return await self._data(
+            self._sounds,
+            key,
+            lambda: sounds.chunk(recording, listening, index, model),
+            self._sounding,
+        )
+
+    async def _levels(self, request: Request) -> Response:
+        model = self._session.model(request.path_params["model"])
+        recording = request.path_params["recording"]
+        if not isinstance(model, Components) or recording not in model.heard:
+            return _not_found()
+        data = await anyio.to_thread.run_sync(field.levels_as_bytes, model, recording)
+        return Response(data, media_type="application/octet-stream")
+
+    async def _events(self, request: Request) -> Response:
+        rule = rule_of(self._session, await _json(request))
+        found = await anyio.to_thread.run_sync(field.events_of, self._session.components(), rule)
+        shown = [
+            {
+                "recording": number,
+                "start": event.start,
+                "end": event.end,
+                "level": event.level,
+                "clock": None if event.clock is None else event.clock.isoformat(),
+            }
+            for number, event in found[: field.MAX_SHOWN]
+        ]
+        return JSONResponse({"n": len(found), "events": shown})
+
+    async def _save(self, request: Request) -> Response:
+        data = await anyio.to_thread.run_sync(self._session.packed)
+        return Response(data, media_type="application/octet-stream")
+
+    async def _download(self, request: Request) -> Response:
+        download = self._session.downloads.get(request.path_params["id"])
+        if download is None:
+            return _not_found()
+        return FileResponse(download.path, filename=download.name)
+
+    def _place(self, request: Request) -> tuple[Any, int, int]:
+        recording = self._session.recording(request.path_params["recording"])
+        level, index = int(request.path_params["level"]), request.path_params["index"]
+        if level not in pictures.LEVELS or index > MEBIBYTE:
+            raise ValueError("There is no picture of that zoom.")
+        return recording, level, index
+
+    async def _data(
+        self,
+        cache: BytesCache,
+        key: object,
+        make: Callable[[], bytes],
+        limiter: anyio.CapacityLimiter,
+        part: slice = slice(None),
+    ) -> Response:
+        data = await anyio.to_thread.run_sync(cache.get, key, make, limiter=limiter)
+        return Response(data[part], media_type="application/octet-stream")
+
+    async def _answer(self) -> Response:
+        return JSONResponse(await anyio.to_thread.run_sync(session_as_plain, self._session))
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    body = b""
+    async for data in request.stream():
+        body += data
+        if len(body) > MAX_REQUEST:
+            raise ValueError("The request is too long; reload the page.")
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise ValueError("The request is not understood; reload the page.")
+    return given
+
+
+async def _complaint(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": sentence(error)}, 409 if isinstance(error, Busy) else 400)
+
+
+def _not_found() -> Response:
+    return JSONResponse({"error": "There is no such thing."}, 404)
