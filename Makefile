@@ -12,12 +12,22 @@ OLDEST := build/oldest
 OLDEST_TESTS := audio batches channels checkpoint destinations estimator hostile_names learn_command \
 	model_file report resume_arguments segment_reader stft
 HOURS ?= 10
+DOCS := .venv/.docs
+PACKAGING := build/packaging/.installed
+RECORDINGS ?= $(AUDIO)
 
-.PHONY: demo test oldest check bench gate sanitize leaks picture audio peers paper race cluster fuzz kills soak clean
+.PHONY: help demo test oldest check bench gate sanitize leaks picture audio peers paper race cluster fuzz \
+	kills soak docs wheels sdist-and-pure dictionaries clean
 
+# The commands, each with the first line of its comment.
+help:
+	@awk '/^# /{ if (!c) c = substr($$0, 3); next } /^[a-z-]+:/{ n = $$1; sub(":", "", n); if (c) printf "  %-14s %s\n", n, c } { c = "" }' Makefile
+
+# Learn four instruments from one tune, separate another, write a report.
 demo: $(INSTALLED)
 	$(BIN)/ondes demo --force
 
+# All tests.
 test: $(INSTALLED)
 	$(BIN)/pytest
 
@@ -26,6 +36,7 @@ oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/pytest -p no:cacheprovider -W ignore::DeprecationWarning $(OLDEST_TESTS:%=tests/test_%.py)
 	$(OLDEST)/bin/pytest -p no:cacheprovider -W ignore::DeprecationWarning tests/test_cluster.py -k "keys or every_socket"
 
+# Linters, types and the import contract.
 check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -66,8 +77,8 @@ cluster: $(INSTALLED)
 	$(BIN)/python benchmarks/cluster.py
 	$(BIN)/python experiments/page.py
 
-# Damaged model files, checkpoints and recordings, by the readers and by the commands, for so many
-# SECONDS each.
+# Damaged model files, checkpoints and recordings, for so many SECONDS each, by the readers and by
+# the commands.
 fuzz: $(INSTALLED)
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS)
 	$(BIN)/python tests/fuzz/commands.py --seconds $(SECONDS)
@@ -92,6 +103,23 @@ sanitize: $(INSTALLED)
 leaks: $(INSTALLED)
 	$(BIN)/python tests/test_native.py
 
+# The documentation site, in build/docs/html; warnings are errors.
+docs: $(DOCS)
+	sh docs/build.sh $(BIN)/python
+
+# The source distribution and all wheels, in dist/, each installed and tested.
+wheels: $(PACKAGING)
+	build/packaging/bin/python packaging/wheels.py
+
+# The source distribution and the wheel without the kernel, for the public workflow.
+sdist-and-pure: $(PACKAGING)
+	build/packaging/bin/python packaging/wheels.py --only pure --no-tests
+
+# A shelf of dictionaries from freely licensed recordings, in build/dictionaries.
+dictionaries: $(INSTALLED)
+	$(BIN)/python packaging/dictionaries.py --recordings $(RECORDINGS)
+
+# The picture of the README.
 picture: $(INSTALLED)
 	$(BIN)/python docs/picture.py
 
@@ -113,5 +141,16 @@ $(PEERS): $(INSTALLED)
 	$(BIN)/pip install --quiet --group peers
 	touch $@
 
+$(DOCS): $(INSTALLED)
+	$(BIN)/pip install --quiet --group docs
+	touch $@
+
+$(PACKAGING):
+	$(PYTHON) -m venv build/packaging
+	build/packaging/bin/pip install --quiet --upgrade pip
+	build/packaging/bin/pip install --quiet --group packages
+	touch $@
+
+# Remove what the others have made.
 clean:
 	rm -rf .venv build

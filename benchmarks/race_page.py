@@ -311,6 +311,18 @@ def readme_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def sooner_than(results: dict[str, Any], peer: str, size: str) -> tuple[float, int]:
+    """How many times sooner the default has a peer's end value, on music and one thread; its K."""
+    rows = [
+        heat
+        for heat in heats(results)
+        if heat.threads == 1 and heat.kind == "music" and heat.is_paper and heat.size == size
+        and peer in heat.curves
+    ]  # fmt: skip
+    heat = max(rows, key=lambda heat: heat.n_components)
+    return heat.sooner(peer), heat.n_components
+
+
 # ---- the figures ----
 
 FIGURES = {

@@ -111,7 +111,7 @@ def measure(way: str, work: Path, truths: list, minutes: float) -> dict[str, obj
 
 
 def table(rows: dict[str, dict]) -> str:
-    """The measured rows for README.md and docs/separation.md."""
+    """The measured rows for docs/separation.md."""
     names = {
         "dictionaries": "two dictionaries (`ondes learn`)",
         "adapted": "… with `--adapt music`",
@@ -142,10 +142,9 @@ def table(rows: dict[str, dict]) -> str:
 
 def write_pages(rows: dict[str, dict]) -> None:
     begin, end = "<!-- unseen: begin -->", "<!-- unseen: end -->"
-    for page in (ROOT / "README.md", ROOT / "docs" / "separation.md"):
-        text = page.read_text()
-        before, rest = text.split(begin)
-        page.write_text(f"{before}{begin}\n{table(rows)}\n{end}{rest.split(end)[1]}")
+    page = ROOT / "docs" / "separation.md"
+    before, rest = page.read_text().split(begin)
+    page.write_text(f"{before}{begin}\n{table(rows)}\n{end}{rest.split(end)[1]}")
 
 
 def main() -> None:

@@ -1,0 +1,99 @@
+"""The documentation site: `make docs` builds it into build/docs/html, without a network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import ondes
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from pages import write_guides, write_reference  # noqa: E402
+
+project = "ondes"
+author = "the ondes developers"
+project_copyright = "the ondes developers, BSD 3-Clause"
+version = release = ondes.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx_click",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["gallery", "figures", "templates", "**/GALLERY_HEADER.rst"]
+templates_path = ["templates"]
+default_role = "literal"  # `name` in a docstring
+language = "en"
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autosummary_generate = True
+autodoc_typehints = "none"  # the docstrings have them, with shapes
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False
+numpydoc_class_members_toctree = False
+
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "examples",
+    "filename_pattern": r"plot_",
+    "image_scrapers": ("matplotlib", "players"),
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "remove_config_comments": True,
+    "within_subsection_order": "FileNameSortKey",
+    "plot_gallery": "True",
+}
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"ondes {version}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    "show_prev_next": True,
+    "navbar_align": "left",
+    "navbar_end": ["theme-switcher"],
+    "header_links_before_dropdown": 7,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "logo": {"text": "ondes"},
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+html_context = {"default_mode": "auto"}
+html_sidebars = {"start": [], "faq": [], "cite": []}
+suppress_warnings = ["config.cache"]
+
+write_reference(HERE / "reference")
+write_guides(HERE)
+
+
+def examples_as_code(app, ctx, lines):
+    """Examples in the help of a command, which are lines that begin with a bar, become code."""
+    del app, ctx
+    text, in_code = [], False
+    for line in lines:
+        is_code = line.startswith("| ")
+        if is_code and not in_code:
+            text += [".. code-block:: sh", ""]
+        if in_code and not is_code:
+            text.append("")
+        text.append(f"   {line[2:]}" if is_code else line)
+        in_code = is_code
+    lines[:] = [*text, ""]
+
+
+def setup(app):
+    """Connect what is above."""
+    app.connect("sphinx-click-process-description", examples_as_code)

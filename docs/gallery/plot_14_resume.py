@@ -1,0 +1,54 @@
+"""
+Stop, and go on as if nothing had happened
+==========================================
+
+A dictionary that was saved continues exactly where it stopped, and two halves of a stream can be
+summarised apart and added.
+"""
+
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import ondes
+from ondes.scene import make_scene
+
+first, second = (make_scene(6, random_state=seed).mixture for seed in range(2))
+settings = {"sr": 22050, "n_fft": 1024, "n_components": 8}
+
+# %%
+# In one process …
+
+whole = ondes.learn(first, **settings).learn(second)
+
+# %%
+# … or saved in between, and loaded by another.
+
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder, "half.ondes")
+    ondes.learn(first, **settings).save(path)
+    halves = ondes.load(path).learn(second)
+
+print("the same bits:", np.array_equal(whole.components, halves.components))
+
+# %%
+# Statistics add like numbers, so frames may be summarised anywhere: threads, files, machines.
+
+frames = ondes.Stft(n_fft=1024).power(first)
+model = ondes.OnlineNMF(8, random_state=0).partial_fit(frames)
+together = model.summarise(frames)
+apart = model.summarise(frames[:200]) + model.summarise(frames[200:])
+print("the same sums:", np.allclose(together.numerator, apart.numerator, rtol=1e-6))
+
+# %%
+# The mean of the spectra after six seconds, and after all twelve.
+
+half = ondes.learn(first, **settings)
+figure, axes = plt.subplots(figsize=(8, 2.6), layout="constrained")
+for name, dictionary in {"6 s": half, "12 s": whole}.items():
+    axes.semilogy(np.arange(513) * 22050 / 1024, dictionary.components.mean(axis=0), label=name)
+axes.set(xlabel="Hz", ylabel="mean of the spectra")
+axes.legend()
+plt.show()

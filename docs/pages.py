@@ -1,0 +1,81 @@
+"""Pages that are written when the site is built: the Python reference, and the list of guides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ondes
+
+__all__ = ["write_guides", "write_reference"]
+
+GROUPS = {
+    "From recordings to dictionaries": ["learn", "load", "Dictionary", "AudioSettings"],
+    "Separation": [
+        "separate", "separate_file", "Separator", "discover_sources", "denoise", "denoise_file",
+        "train", "TrainedSeparator",
+    ],
+    "Arrays: the scikit-learn estimator": ["OnlineNMF", "Solver", "Statistics", "itakura_saito"],
+    "Forgetting": ["GrowingMemory", "HalfLife", "PerPass"],
+    "Penalties": ["GroupLog", "L1", "LogSparsity", "Smoothness"],
+    "Sound": ["read", "Stft", "RawFormat"],
+    "Errors": ["OndesError", "FileError", "DeviceError", "ClusterError"],
+}  # fmt: skip
+# Guides in their order; a page that is listed nowhere comes before the last.
+GUIDES = ["choosing", "limits", "recordings", "separation", "microphones", "tables", "studio"]
+LAST_GUIDES = ["dictionaries", "gpu", "operations"]
+LISTED_ELSEWHERE = {
+    "index", "guides", "start", "commands", "algorithm", "results", "help", "troubleshooting",
+    "faq", "glossary", "cite", "contributing", "changelog",
+}  # fmt: skip
+FURTHER = "Further names"
+# Made sound and its scores: not in `ondes` itself, since few need them.
+BESIDE = {"Made sound and scores": ["ondes.scene.make_scene", "ondes.scene.Scene",
+                                    "ondes.scores.si_sdr"]}  # fmt: skip
+
+PAGE = """\
+Python reference
+================
+
+Everything that ``import ondes`` offers. A module is imported when one of its names is first used.
+Rows are time: frames have the shape (n_frames, n_bins), activations (n_frames, n_components).
+
+"""
+
+
+def write_reference(folder: Path) -> None:
+    """Write index.rst into `folder`; a public name in no group gets into the last one."""
+    grouped = {name for names in GROUPS.values() for name in names}
+    groups = dict(GROUPS)
+    if further := [name for name in ondes.__all__ if name not in grouped]:
+        groups[FURTHER] = further
+    text = PAGE
+    for title, names in groups.items():
+        known = [f"ondes.{name}" for name in names if name in ondes.__all__]
+        text += _section(title, known)
+    for title, names in BESIDE.items():
+        text += _section(title, names)
+    folder.mkdir(exist_ok=True)
+    _write(folder / "index.rst", text)
+
+
+def write_guides(folder: Path) -> None:
+    """Write guides.md, which lists all pages of `folder` that are listed nowhere else."""
+    pages = {page.stem for page in folder.glob("*.md")} - LISTED_ELSEWHERE
+    others = sorted(pages.difference(GUIDES, LAST_GUIDES))
+    listed = [name for name in [*GUIDES, *others, *LAST_GUIDES] if name in pages]
+    _write(folder / "guides.md", "\n".join([
+        "# Guides", "", "```{toctree}", ":maxdepth: 1", "", *listed, "```", ""
+    ]))  # fmt: skip
+
+
+def _write(page: Path, text: str) -> None:
+    if not page.exists() or page.read_text() != text:  # or Sphinx reads it again
+        page.write_text(text)
+
+
+def _section(title: str, names: list[str]) -> str:
+    listed = "".join(f"   {name}\n" for name in names)
+    return (
+        f"{title}\n{'-' * len(title)}\n\n"
+        f".. autosummary::\n   :toctree: names\n   :nosignatures:\n\n{listed}\n"
+    )
