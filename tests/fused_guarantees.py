@@ -20,6 +20,7 @@ from ondes.nmf.statistics import Statistics
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 on_a_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter rounds no product")
+SHARED_MEMORY = 227 * 1024  # of one multiprocessor of an H200
 KULLBACK_LEIBLER = BetaDivergence(1.0)
 TILES = [Tile(16, 16, 2, 1), Tile(32, 32, 4, 1), Tile(64, 16, 4, 2, stages=2)]
 some = settings(  # no shrinking: each example takes the interpreter a while
@@ -181,6 +182,8 @@ def test_there_is_a_tile_for_every_precision_and_size():
                 assert tile.frames >= 16
                 assert 32 * tile.warps * tile.per_processor * tile.registers <= tiles.REGISTERS
                 assert tile.tail(n_bins) <= tile.bins
+                blocks = 2 * 4 * tile.bins * tiles.padded(n_components) * max(1, tile.stages - 1)
+                assert tile.per_processor * blocks <= SHARED_MEMORY
 
 
 # ---- The bounds that the module states, on a GPU ----

@@ -79,7 +79,7 @@ class DeviceTrainer:
     def load(self, components: Array, statistics: Statistics, n_frames_seen: int) -> None:
         """Go on from here."""
         parts = np.stack([components, statistics.numerator, statistics.denominator])
-        self._state.copy_(torch.tensor(parts, dtype=self._wide))
+        self._state.copy_(torch.from_numpy(parts).to(self._wide))
         self._n_remembered = float(statistics.n_frames)
         self._divergence = float(statistics.divergence)
         self.n_frames_seen = n_frames_seen
@@ -164,7 +164,7 @@ class DeviceTrainer:
         size = self._settings.batch_size or n_frames
         if bool(is_active.all()):
             sizes = [rows.stop - rows.start for rows in slices(n_frames, size)]
-            return None if order is None else torch.tensor(order, device=self.device), sizes
+            return None if order is None else torch.from_numpy(order).to(self.device), sizes
         active = is_active.cpu().numpy()
         order = np.arange(n_frames) if order is None else order
         counts = [int(active[order[rows]].sum()) for rows in slices(n_frames, size)]

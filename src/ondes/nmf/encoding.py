@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -79,6 +79,18 @@ class Compute:
     def n_threads(self) -> int:
         """Threads of the compiled kernel; their number does not change the result."""
         return int(effective_n_jobs(self.n_jobs))
+
+    def in_full_precision(self) -> Compute:
+        """The same with float32's digits on a CUDA device, unless a precision was chosen.
+
+        Examples
+        --------
+        >>> Compute("torch", "cuda").in_full_precision().precision
+        'ieee'
+        """
+        if self.precision is not None or not str(self.device).startswith("cuda"):
+            return self
+        return replace(self, precision="ieee")
 
     def backend_for(self, problem: Problem, n_frames: int = 0) -> Backend:
         """The backend that solves `problem`: see `ondes.nmf.backends.choose`."""

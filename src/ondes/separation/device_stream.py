@@ -1,8 +1,9 @@
 """A mixture in, its sources out, with everything between on a device: see `Separator`.
 
 Samples cross once each way, in blocks of a minute. Transform, masks and inverse are those of the
-host, in float32: 99 % of the samples agree with the host's to 1e-5 of the mixture's peak, and the
-others to 2e-3, where rounding decides when a frame is solved. In TF32 it is 1e-4 for the 99 %.
+host, in float32 and never in TF32 (`Compute.in_full_precision`): 99 % of the samples agree with the
+host's to 1e-5 of the mixture's peak, and the others to 2e-3, where rounding decides when a frame is
+solved.
 """
 
 from __future__ import annotations

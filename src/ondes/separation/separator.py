@@ -118,7 +118,7 @@ class Separator:
         n_jobs: int | None = None,
     ) -> None:
         self._images: ImageStream
-        compute = Compute(backend, device, n_jobs=n_jobs)
+        compute = Compute(backend, device, n_jobs=n_jobs).in_full_precision()
         self._images, self._stft, model_sr = image_stream(
             models,
             sr,

@@ -6,7 +6,8 @@ PyTorch is imported only where a tensor or a device is asked for.
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,8 +38,8 @@ __all__ = [
     "upload",
 ]
 
-STAGED_BYTES = 2**23  # copied at a time: the device reads one part while others are staged
-STAGING_THREADS = 4  # one alone copies more slowly than the bus
+STAGED_BYTES = 2**22  # copied at a time: the device reads one part while others are staged
+STAGING_THREADS = 8  # one alone copies more slowly than the bus
 RESIDENT_SHARE = 0.4  # of the free memory that frames may occupy: what is made of them needs more
 
 
@@ -88,15 +89,14 @@ def upload(array: Array, device: torch.device) -> Tensor:
             np.copyto(staged.numpy(), array[rows])
             return rows, staged
 
+        waiting: deque[Future[tuple[slice, Tensor]]] = deque()
         n_rows = max(1, STAGED_BYTES // max(1, array[:1].nbytes))
         with ThreadPoolExecutor(STAGING_THREADS) as pool:
-            for group in slices(-(-len(array) // n_rows), 2 * STAGING_THREADS):
-                first, last = group.start * n_rows, min(group.stop * n_rows, len(array))
-                parts = [
-                    slice(first + part.start, first + part.stop)
-                    for part in slices(last - first, n_rows)
-                ]
-                for rows, staged in pool.map(stage, parts):
+            for part in [*slices(len(array), n_rows), None]:
+                if part is not None:
+                    waiting.append(pool.submit(stage, part))
+                while waiting and (part is None or len(waiting) > 2 * STAGING_THREADS):
+                    rows, staged = waiting.popleft().result()
                     whole[rows].copy_(staged, non_blocking=True)
         return whole
 

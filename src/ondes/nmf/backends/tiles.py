@@ -54,7 +54,7 @@ _MANY: dict[str, dict[int, Tile]] = {
         16: Tile(64, 32, 4, 4),
         32: Tile(64, 32, 4, 3),
         64: Tile(64, 32, 4, 2, stages=3),
-        128: Tile(64, 32, 4, 2, stages=2),
+        128: Tile(64, 16, 4, 2, stages=2),
         256: Tile(32, 32, 8, 1, stages=3),
     },
     "ieee": {
@@ -78,6 +78,11 @@ _MANY_LONG = {
 }
 # Few frames: small tiles, to occupy many multiprocessors.
 _FEW = {64: Tile(16, 64, 2, 1, stages=2), 256: Tile(16, 32, 4, 1, stages=2)}
+_FEW_TF32 = {
+    64: Tile(16, 256, 4, 1),
+    128: Tile(16, 128, 8, 1, stages=2),
+    256: _FEW[256],  # wider blocks of so many components exceed the shared memory
+}
 # Frames and bins at a time of the statistics.
 _SUMS = {64: (64, 32), 256: (32, 16)}
 
@@ -97,7 +102,7 @@ def choose(n_frames: int, n_bins: int, n_components: int, precision: str, proces
     """The tile for `n_frames` frames, on a GPU of `processors` multiprocessors."""
     width = padded(n_components)
     if n_frames <= 16 * processors:
-        return _first(_FEW, width)
+        return _first(_FEW_TF32 if precision == "tf32" else _FEW, width)
     if precision == "tf32" and n_bins >= _LONG and width in _MANY_LONG:
         return _MANY_LONG[width]
     return _first(_MANY[precision], width)
