@@ -188,6 +188,7 @@ def section(results: dict[str, Any]) -> str:
         *(
             f"![Held-out divergence against seconds of learning, {title}](figures/race_{name}.png)"
             for name, title in FIGURES.items()
+            if name != "kl" or any(not heat.is_paper for heat in heats(results))
         ),
         "Not in the race: "
         + "; ".join(f"{name}, which {why}" for name, why in results["left_out"].items())

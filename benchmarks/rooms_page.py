@@ -64,7 +64,9 @@ def picture(found: dict, path: Path) -> None:
         at = np.arange(len(names)) + (number - (len(methods) - 1) / 2) * width
         label = LABELS[method].replace("`", "")
         axes.bar(at, middle, width, yerr=spread, color=colours[number], label=label, ecolor="#444")
-    axes.set_xticks(range(len(names)), [name.replace(", ", ",\n") for name in names], fontsize=8)
+    labels = [name.replace(", ", ",\n").replace(" and ", "\nand ") for name in names]
+    axes.set_xticks(range(len(names)), labels, fontsize=8)
+    axes.axhline(0, color="#444", linewidth=0.8)
     axes.set_ylabel("SI-SDR improvement (dB)")
     axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -54,6 +54,17 @@ def band(tmp_path_factory):
     return write_band(tmp_path_factory.mktemp("band"))
 
 
+@pytest.fixture
+def one_thread():
+    """Two threads of PyTorch wait for each other on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def command(band, output, *more, n_updates=N_UPDATES):
     both = [f"{name}={band / name}" for name in NAMES]
     return ["train", *both, "-o", output, *SMALL, "--updates", n_updates, *more]
@@ -101,7 +112,7 @@ def test_a_run_that_is_broken_off_ends_with_the_bytes_of_the_unbroken_one(
 
 
 def test_recordings_that_do_not_fit_into_memory_are_resumed_to_the_same_bytes(
-    band, tmp_path, monkeypatch
+    band, tmp_path, monkeypatch, one_thread
 ):
     from ondes.separator_training import pools, trainer
 
@@ -109,7 +120,7 @@ def test_recordings_that_do_not_fit_into_memory_are_resumed_to_the_same_bytes(
     monkeypatch.setattr(trainer, "REFRESH_STEPS", 2)
     monkeypatch.setattr(pools.SamplePool.__init__, "__defaults__", (11.0, lambda *_: None))
     sources = {name: band / name for name in NAMES}
-    settings = {"sr": SR, "n_fft": 512, "n_components": 2, "n_updates": 12}
+    settings = {"sr": SR, "n_fft": 512, "n_components": 2, "n_updates": 8}
     whole = ondes.train(sources, **settings)
     checkpoint = tmp_path / "c"
     state = trainer.SeparatorTrainer.state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import tracemalloc
 import warnings
 
@@ -148,6 +149,32 @@ def test_stereo_without_places_is_separated_by_the_dictionaries_alone():
         np.testing.assert_allclose(stems[name], plain[name], atol=0.02)
 
 
+def spread_out(dry):
+    """Every source in bands, each panned to another angle: no places for it as a whole."""
+    n = dry.shape[1]
+    angles = np.radians(np.linspace(0, 90, 31))[np.random.default_rng(5).permutation(31)]
+    spectra = np.fft.rfft(dry)
+    bands = np.linspace(0, spectra.shape[1], len(angles) + 1).astype(int)
+    both = np.zeros((*spectra.shape, 2), complex)
+    for turn, angle in enumerate(angles):
+        rows = slice(bands[turn], bands[turn + 1])
+        both[0, rows], both[1, rows] = (
+            np.outer(spectra[source, rows], (np.cos(at), np.sin(at)))
+            for source, at in enumerate((angle, angles[turn - 9]))
+        )
+    return np.fft.irfft(both, n, axis=1).astype(np.float32)
+
+
+def test_stereo_of_width_and_of_a_higher_rate_is_masked_as_without_places():
+    sources = sources_of(2)
+    mixture = spread_out(np.repeat(dry_sources(2), 2, axis=1)).sum(axis=0)
+    with pytest.warns(UserWarning, match="found no places"):
+        stems = ondes.separate(mixture, sources, sr=2 * SR, spatial="pan")
+    plain = ondes.separate(mixture, sources, sr=2 * SR)
+    for name in plain:
+        assert si_sdr(plain[name].ravel(), stems[name].ravel()) > 30
+
+
 def test_one_known_source_and_a_free_one(scene):
     mixture, images = scene
     known = sources_of(2)
@@ -166,6 +193,8 @@ def test_one_known_source_and_a_free_one(scene):
 @pytest.mark.parametrize("batch_size", [None, 32])
 def test_the_result_does_not_depend_on_how_samples_are_pushed(scene, spatial, batch_size):
     mixture = scene[0][: 3 * SR]
+    if spatial == "pan":
+        mixture = dry_sources(2)[:, : 3 * SR].T @ [[0.9, 0.4], [0.4, 0.9]]
     whole = ondes.separate(mixture, sources_of(2), sr=SR, spatial=spatial, batch_size=batch_size)
     separator = ondes.Separator(sources_of(2), spatial=spatial, batch_size=batch_size)
     for _ in range(2):  # flushing starts over
@@ -219,17 +248,18 @@ def test_stems_are_finite_and_sum_to_the_mixture(scene, spatial, batch_size):
 def test_memory_does_not_grow(scene):
     separator = ondes.Separator(sources_of(2), spatial="room", batch_size=32)
     block = scene[0][: 4 * SR]
-    for _ in range(6):  # longer than the half-life
-        separator.push(block)
-    peaks = []
-    for _ in range(2):
-        tracemalloc.start()
-        for _ in range(4):
+    kept, peaks = [], []
+    tracemalloc.start()
+    for n_blocks in (6, 4, 4):  # the first are longer than the half-life
+        tracemalloc.reset_peak()
+        for _ in range(n_blocks):
             separator.push(block)
-        peaks.append(tracemalloc.get_traced_memory())
-        tracemalloc.stop()
-    assert peaks[1][1] < 1.1 * peaks[0][1]
-    assert peaks[1][0] < 1.5 * peaks[0][0]  # what is kept
+        found = tracemalloc.get_traced_memory()
+        kept.append(found[0])
+        peaks.append(found[1])
+    tracemalloc.stop()
+    assert max(kept[1:]) < 1.1 * kept[0]
+    assert peaks[2] < 1.1 * peaks[1] < 1.1 * peaks[0]
 
 
 def test_a_trained_separator_gives_the_variances(scene):
@@ -290,19 +320,33 @@ def test_what_cannot_work_is_refused_in_one_sentence(scene):
 # ---- the command ----
 
 
-def test_the_command_separates_a_room_and_hints_at_it(tmp_path):
-    dry = dry_sources(2, seconds=8)
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """A folder with a.ondes and b.ondes."""
+    folder = tmp_path_factory.mktemp("learned")
+    small = ("-k", "4", "--sr", SR, "--n-fft", "512", "--passes", "3", "--batch-size", "64")
     for name, samples in zip("ab", dry_sources(2, 8, seed=9), strict=True):
-        soundfile.write(tmp_path / f"{name}.wav", samples, SR)
-        small = ("-k", "4", "--sr", SR, "--n-fft", "512", "--passes", "3", "--batch-size", "64")
+        soundfile.write(folder / f"{name}.wav", samples, SR)
         assert (
-            run("learn", f"{name}.wav", "-o", f"{name}.ondes", *small, cwd=tmp_path).returncode == 0
+            run("learn", f"{name}.wav", "-o", f"{name}.ondes", *small, cwd=folder).returncode == 0
         )
-    images = np.stack([dry[0], dry[1]])[:, 4:-4, None].repeat(2, axis=2)
-    images[0, :, 1], images[1, :, 1] = dry[0, 2:-6], dry[1, 3:-5]  # 2 samples and 1 sample later
+    return folder
+
+
+def delayed(*delays):
+    """Images at two microphones: a source reaches the second so many samples later."""
+    at = [
+        (dry[8:-8], dry[8 - n : -8 - n]) for dry, n in zip(dry_sources(2, 8), delays, strict=True)
+    ]
+    return np.stack([np.stack(pair, axis=1) for pair in at])
+
+
+def test_the_command_separates_a_room_and_hints_at_it(learned, tmp_path):
+    images = delayed(2, 1)
     mixture = images.sum(axis=0)
     soundfile.write(tmp_path / "mics.wav", mixture, SR, subtype="FLOAT")
-    given = ("separate", "mics.wav", "-d", "a.ondes", "-d", "b.ondes", "--force")
+    models = ("-d", learned / "a.ondes", "-d", learned / "b.ondes")
+    given = ("separate", "mics.wav", *models, "--force")
     plain = run(*given, cwd=tmp_path)
     assert plain.returncode == 0
     assert b"--spatial room may separate better." in plain.stderr
@@ -315,3 +359,42 @@ def test_the_command_separates_a_room_and_hints_at_it(tmp_path):
     assert third.returncode == 1
     assert b"mics.wav: " in third.stderr
     assert b"3 sources are more than 2 channels" in third.stderr
+
+
+def test_the_report_says_where_the_sources_stand(learned, tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
+    pytest.importorskip("jinja2", reason="the extra 'report' is not installed")
+    soundfile.write(tmp_path / "mics.wav", delayed(3, -1).sum(axis=0), SR, subtype="FLOAT")
+    models = ("-d", learned / "a.ondes", "-d", learned / "b.ondes")
+    given = ("report", "mics.wav", *models, "--force", "--seconds", "6")
+
+    def notes(*options):
+        done = run(*given, *options, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, b"")
+        page = (tmp_path / "report.html").read_text()
+        return dict(re.findall(r'-name">([ab])</h3>\s*<p>(.*?)</p>', page))
+
+    for options, distance in (((), 0.08), (("--mic-distance", "0.2"), 0.2)):
+        found = notes("--spatial", "room", *options)
+        for name, later, n_samples in (("a", 2, 3), ("b", 1, 1)):
+            pattern = r"reaches microphone (\d) (\S+) ms later: (.*), with (\S+) cm between them$"
+            heard = re.search(pattern, found[name]) or re.search(
+                r"reaches microphone (\d) (\S+) ms later: (too late) for (\S+) cm", found[name]
+            )
+            assert heard, found
+            assert int(heard[1]) == later
+            assert float(heard[2]) == pytest.approx(1000 * n_samples / SR, abs=0.02)
+            assert float(heard[4]) == 100 * distance
+            sine = n_samples / SR * 343 / distance
+            if sine > 1:
+                assert heard[3] == "too late"
+            else:
+                degrees = np.degrees(np.arcsin(sine))
+                turn, side = re.match(r"(\d+)° towards microphone (\d)", heard[3]).groups()
+                assert abs(int(turn) - degrees) < 5
+                assert int(side) == 3 - later
+    assert "microphone" not in "".join(notes().values())
+    assert "panned to 45°" in notes("--spatial", "pan")["a"]
+    wrong = run(*given, "--mic-distance", "0.2", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert b"--mic-distance is for --spatial room." in wrong.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ from ondes.separation.spatial.diagonalisation import (
     updated_spread,
 )
 from ondes.separation.spatial.pan import (
+    PanSolver,
     panned_power,
     panning_covariances,
     panning_histogram,
@@ -40,6 +43,7 @@ from ondes.separation.spatial.places import (
     panning_angle,
     resembles_room,
 )
+from ondes.separation.spatial.room import noise_power
 from ondes.separation.spatial.variances import activation_step
 
 RNG = np.random.default_rng(0)
@@ -293,3 +297,54 @@ def test_only_channels_with_steady_phase_differences_resemble_a_room():
     ]
     assert not resembles_room(np.zeros((100, 2)), 16000)
     assert not resembles_room(np.stack([noise, 0 * noise], axis=1), 16000)
+
+
+def test_a_header_that_claims_any_rate_makes_little_work():
+    pair = np.random.default_rng(0).standard_normal((400, 2))
+    tracemalloc.start()
+    assert not resembles_room(pair, 2_101_056)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
+
+
+def test_sound_from_everywhere_has_no_places_even_where_the_models_agree():
+    rng = np.random.default_rng(0)
+
+    class HalfEach:
+        """The first source is all that is left of the centre."""
+
+        def __init__(self, is_left):
+            self.is_left = is_left.astype(np.float32)
+
+        def start(self, power):
+            return np.stack([self.is_left, 1 - self.is_left]) * power
+
+        def settled_step(self, powers):
+            return powers
+
+    for spread, is_found in ((2, True), (20, False)):
+        angles = rng.choice([25.0, 65.0], (50, 40)) + rng.uniform(-spread, spread, (50, 40))
+        turn = np.radians(angles)
+        frames = np.stack([np.cos(turn), np.sin(turn)], axis=1).astype(np.complex64)
+        solver = PanSolver(2, half_life=1000)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore" if not is_found else "error")
+            solver.images(frames, HalfEach(angles < 45))
+        if is_found:
+            np.testing.assert_allclose(solver.angles, [25, 65], atol=2)
+        else:
+            assert np.isnan(solver.angles).all()
+
+
+def test_noise_power_is_that_of_noise_under_sounds_that_come_and_go():
+    rng = np.random.default_rng(1)
+    noise = rng.exponential(1.0, (200, 400)) + rng.exponential(1.0, (200, 400))  # two channels
+    loud = 1e4 * rng.exponential(1.0, (200, 400)) * (rng.random(400) < 0.8)
+    loud[100:] *= 0
+    found = noise_power(((noise + loud) / 2).astype(np.float32))
+    assert 0.1 < found < 1.0
+    silent = np.zeros((200, 300))
+    assert noise_power(np.hstack([silent, noise + loud]).astype(np.float32)) == 2 * found
+    assert noise_power(silent.astype(np.float32)) == 0
+    assert noise_power(np.full((3, 1), np.float32(2))) == 2

@@ -34,6 +34,19 @@ TOLERANCE = 0.01  # seconds by which the declared length of a recording may be w
     type=click.FloatRange(0, min_open=True),
     help="Length of the excerpt to show.  [default: up to --end, else 30]",
 )
+@click.option(
+    "--spatial",
+    type=click.Choice(["none", "room", "pan"]),
+    default="none",
+    show_default=True,
+    help="As in `ondes separate`; the page says where the sources stand.",
+)
+@click.option(
+    "--mic-distance",
+    type=click.FloatRange(0, 10, min_open=True),
+    metavar="METRES",
+    help="Between the first two microphones, for the angles.  [default: 0.08 is assumed]",
+)
 @options.discovery
 @options.seed
 @options.raw
@@ -44,12 +57,14 @@ def report(mix: str, **given: Any) -> None:
 
     The page has the spectrogram and a player of the mixture, of each source and of each component,
     and tells how well the models explain the sound. Levels are those that are heard. Without -d,
-    the sources are learned from MIX itself.
+    the sources are learned from MIX itself. With --spatial room, a source's angle follows from how
+    much later it reaches the second microphone than the first.
 
     \b
     ondes report band.wav --sources 4
     ondes report talk.mp3 -d speech.ondes -d music.ondes --start 1:00 --seconds 60
     ondes report talk.mp3 -d talk.ondes              (from ondes train)
+    ondes report mics.wav -d speech.ondes -d music.ondes --spatial room --mic-distance 0.2
     """  # noqa: D301
     from ondes.atomic_file import check_destination
     from ondes.report import build_report, describe_excerpt, write_report
@@ -58,6 +73,8 @@ def report(mix: str, **given: Any) -> None:
     options.check_span(given)
     if given["end"] is not None and given["seconds"] is not None:
         raise click.UsageError("--end and --seconds say the same; give one of them.")
+    if given["mic_distance"] is not None and given["spatial"] != "room":
+        raise click.UsageError("--mic-distance is for --spatial room.")
     check_destination(given["output"], given["force"])
     models, texts = _models(mix, given)
     start, end = given["start"], given["end"]
@@ -69,17 +86,20 @@ def report(mix: str, **given: Any) -> None:
         total = shown.total
         return None if total is None else describe_excerpt(start, stop, total - TOLERANCE)
 
-    content = build_report(
-        mix,
-        models,
-        title=printable(Path(mix).name),
-        start=start,
-        end=end,
-        raw=given["raw"],
-        excerpt=excerpt,
-        **texts,
-        **compute,
-    )
+    with terminal.warnings_shown_by(terminal.Bar(None, "")):
+        content = build_report(
+            mix,
+            models,
+            title=printable(Path(mix).name),
+            start=start,
+            end=end,
+            raw=given["raw"],
+            excerpt=excerpt,
+            options={"spatial": given["spatial"]},
+            mic_distance=given["mic_distance"],
+            **texts,
+            **compute,
+        )
     click.echo(printable(str(write_report(given["output"], content, force=given["force"]))))
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NEARLY_SILENT = -20.0  # decibels relative to the mix
 BEGINNING = 10  # seconds that a hint is based on
+HIGHEST_RATE = 192_000  # Hz: a faster recording gets no hint
 
 
 @click.command(short_help="Separate recordings into sources.")
@@ -201,6 +202,12 @@ def _separate_one(
         )  # fmt: skip
         writers: dict[str, AudioWriter] = {}
         levels = StemLevels()
+        may_be_a_room = (
+            not is_discovered
+            and given["spatial"] == "none"
+            and len(files) == separated.channels > 1
+            and separated.sr <= HIGHEST_RATE
+        )
         beginning: list[Any] = []
         n_samples = 0
         for blocks in separated:
@@ -216,8 +223,8 @@ def _separate_one(
             for name, samples in blocks.items():
                 writers[name].write(samples)
             levels.add(blocks)
-            if n_samples < BEGINNING * separated.sr:
-                beginning.append(sum(blocks.values()))
+            if may_be_a_room and n_samples < BEGINNING * separated.sr:
+                beginning.append(sum(samples[:, :2] for samples in blocks.values()))
             n_samples += len(first)
             bar.show(n_samples / separated.sr, total, "separating")
     if is_discovered:
@@ -225,7 +232,7 @@ def _separate_one(
             if decibels < NEARLY_SILENT:
                 below = "silent" if decibels == -math.inf else f"{-decibels:.0f} dB below the mix"
                 terminal.complain(f"{printable(path.name)}: {name} is {below}.")
-    elif given["spatial"] == "none" and len(files) == separated.channels > 1 and beginning:
+    elif beginning:
         _hint_at_a_room(path, np.concatenate(beginning), separated.sr)
     seconds = n_samples / separated.sr
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -16,6 +17,7 @@ from ondes.report.budget import Budget, budget_for
 from ondes.report.component_sounds import component_sounds
 from ondes.report.content import Component, Explained, ReportContent, Sound, Track
 from ondes.report.excerpts import ShownExcerpt
+from ondes.report.places import PlaceMeter
 from ondes.report.tracks import TrackBuilder
 from ondes.separation.cells import Cells
 from ondes.separation.heard import HeardComponents
@@ -53,6 +55,7 @@ def build_report(
     stems: Mapping[str, Samples] | None = None,
     scores: Mapping[str, float] | None = None,
     options: Mapping[str, Any] | None = None,
+    mic_distance: float | None = None,
     backend: str = "auto",
     device: str | None = None,
     n_jobs: int | None = None,
@@ -76,7 +79,9 @@ def build_report(
     scores : mapping of str to float, optional
         SI-SDR of each source in dB, where the true sources are known.
     options : mapping of str, optional
-        Further parameters of `Separator`.
+        Further parameters of `Separator`. With `spatial`, the page says where each source stands.
+    mic_distance : float, optional
+        In metres, between the first two microphones; see `PlaceMeter`.
     backend, device, n_jobs
         As in `OnlineNMF`.
     **texts
@@ -107,10 +112,11 @@ def build_report(
         separated = _Separated(Separator(models, sr=shown.sr, **how), shown)
     else:
         separated = _Separated(None, shown, stems)
+    places = _Places((options or {}).get("spatial", "none"), mic_distance)
     n_stems = 1 + len(separated.names)
     budget = budget_for(shown.n_samples / shown.sr, shown.channels, n_stems, n_components)
     gain = 1 / max(shown.peak, 1.0)
-    tracks = separated.tracks(models, budget, gain, scores or {})
+    tracks = separated.tracks(models, budget, gain, scores or {}, places)
     components: tuple[Component, ...] = ()
     explained = None
     if sources is not None:
@@ -132,6 +138,19 @@ def build_report(
     )
 
 
+@dataclass(frozen=True)
+class _Places:
+    """Whether and how to say where the sources stand."""
+
+    spatial: str
+    mic_distance: float | None
+
+    def meter(self, shown: ShownExcerpt, n_fft: int) -> PlaceMeter | None:
+        if self.spatial == "none" or shown.channels < 2:
+            return None
+        return PlaceMeter(self.spatial, shown.sr, n_fft, self.mic_distance)
+
+
 class _Separated:
     """The mixture and its sources, side by side, as tracks of the page."""
 
@@ -145,15 +164,21 @@ class _Separated:
         self.names = tuple(stems or ()) if separator is None else separator.names
 
     def tracks(
-        self, models: Any, budget: Budget, gain: float, scores: Mapping[str, float]
+        self,
+        models: Any,
+        budget: Budget,
+        gain: float,
+        scores: Mapping[str, float],
+        places: _Places,
     ) -> tuple[Track, ...]:
         shown, stft = self._shown, models.audio.stft
         stft = stft.at_rate(shown.sr / models.audio.sr)
+        meters = [None, *(places.meter(shown, stft.n_fft) for _ in self.names)]
         builders = [
             TrackBuilder(
-                shown.sr, shown.channels, shown.n_samples, stft, budget.stem_bit_rate, gain
+                shown.sr, shown.channels, shown.n_samples, stft, budget.stem_bit_rate, gain, meter
             )
-            for _ in range(1 + len(self.names))
+            for meter in meters
         ]
         with ThreadPoolExecutor() as pool:  # encoding takes longer than separating
             for mixture, stems in self._blocks():

@@ -46,6 +46,8 @@ class Track:
         SI-SDR in dB, where the true source is known.
     components : tuple of int
         Rows of the dictionary that make up the source.
+    place : str, optional
+        Where the source stands, in words.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Track:
     power: float
     score: float | None = None
     components: tuple[int, ...] = ()
+    place: str | None = None
 
 
 @dataclass(frozen=True, eq=False)

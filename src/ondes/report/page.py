@@ -138,6 +138,8 @@ def _describe_source(source: Track, mixture_power: float) -> str:
     parts.append(_share(source.power, mixture_power))
     if count:
         parts.append(f"{count} component{'s' if count > 1 else ''}")
+    if source.place is not None:
+        parts.append(source.place)
     return " · ".join(parts)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ondes.report.content import Sound, Track
+from ondes.report.places import PlaceMeter
 from ondes.report.sounds import EncodedSound
 from ondes.separation.cells import Cells
 from ondes.signal.stft import Stft, mean_power
@@ -37,6 +38,8 @@ class TrackBuilder:
         Of the sound, per second and channel.
     gain : float
         Of the sound; the same for all tracks, so that levels stay comparable.
+    place : PlaceMeter, optional
+        Says where the track comes from.
 
     Examples
     --------
@@ -49,8 +52,16 @@ class TrackBuilder:
     """
 
     def __init__(
-        self, sr: int, channels: int, n_samples: int, stft: Stft, bit_rate: int, gain: float = 1.0
+        self,
+        sr: int,
+        channels: int,
+        n_samples: int,
+        stft: Stft,
+        bit_rate: int,
+        gain: float = 1.0,
+        place: PlaceMeter | None = None,
     ) -> None:
+        self._place = place
         self._sound = EncodedSound(sr, channels, bit_rate=bit_rate, gain=gain)
         self._n_samples, self._sr = n_samples, sr
         self._frames = stft.stream(channels)
@@ -66,15 +77,22 @@ class TrackBuilder:
         """Append samples of shape (n, channels)."""
         self._sound.write(samples)
         self._energy += float(np.square(samples, dtype=np.float64).sum()) / samples.shape[1]
-        self._columns.append(self._cells.push(self._powers(self._frames.push(samples))))
+        frames = self._frames.push(samples)
+        if self._place is not None:
+            self._place.add(frames)
+        self._columns.append(self._cells.push(self._powers(frames)))
 
     def finish(self, name: str, **facts: Any) -> Track:
         """The track, with its name and further parameters of `Track`."""
-        last = self._powers(self._frames.flush())
-        self._columns.append(self._cells.finish(last, self._n_samples))
+        frames = self._frames.flush()
+        if self._place is not None:
+            self._place.add(frames)
+        self._columns.append(self._cells.finish(self._powers(frames), self._n_samples))
         spectrogram = np.concatenate(self._columns) * (self._hop / self._length)
         sound = Sound(self._sound.finish(), self._sound.media_type, 0.0, self._n_samples / self._sr)
-        return Track(name, sound, spectrogram, self._energy / self._n_samples, **facts)
+        place = None if self._place is None else self._place.describe()
+        power = self._energy / self._n_samples
+        return Track(name, sound, spectrogram, power, place=place, **facts)
 
     def _powers(self, frames: NDArray[np.complex64]) -> Array:
         powers: Array = mean_power(frames) @ self._rows

@@ -32,6 +32,7 @@ NEAREST_PEAKS = 8  # degrees
 SMOOTHING = np.array([1, 2, 3, 2, 1]) / 9.0
 LEAST_PEAK = 0.02  # of the highest one
 LEAST_MARGIN = 0.25  # of a source's share around its own peak, over that around others
+AT_PEAK, LEAST_AT_PEAKS = 3.0, 0.5  # degrees; share of the histogram so close to its peaks
 DIFFUSE = 1e-3  # of a source is everywhere
 N_UPDATES = 5
 FLOOR = np.float32(1e-4)  # of a bin's mean power
@@ -102,7 +103,11 @@ class PanSolver:
         nowhere = np.full(self._n_sources, np.nan)
         if len(peaks) < self._n_sources:
             return self._warned(nowhere)
-        nearest = np.abs(np.arange(N_DEGREES)[:, None] + 0.5 - peaks).argmin(axis=1)
+        away = np.abs(np.arange(N_DEGREES)[:, None] + 0.5 - peaks)
+        at_peaks = self._histograms[:, away.min(axis=1) <= AT_PEAK].sum()
+        if at_peaks < LEAST_AT_PEAKS * self._histograms.sum():
+            return self._warned(nowhere)
+        nearest = away.argmin(axis=1)
         around = np.stack([self._histograms[:, nearest == n].sum(1) for n in range(len(peaks))], 1)
         around /= around.sum(axis=0) + 1e-300
         rows, columns = linear_sum_assignment(around, maximize=True)

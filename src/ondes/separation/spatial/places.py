@@ -107,7 +107,7 @@ def resembles_room(samples: ArrayLike, sr: int) -> bool:
     Parameters
     ----------
     samples : array of shape (n, n_channels)
-        Some seconds; the first two channels are looked at.
+        Some seconds; the first two channels are looked at. Less than one tells nothing.
     sr : int
 
     Examples
@@ -119,6 +119,8 @@ def resembles_room(samples: ArrayLike, sr: int) -> bool:
     True
     """
     pair = np.asarray(samples, np.float32)[:, :2]
+    if len(pair) < sr:
+        return False
     stft = Stft(2048, 1024).at_rate(sr / 16000)
     frequency = np.arange(stft.n_bins) * sr / stft.n_fft
     frames = stft.forward(pair)[..., (frequency > BAND[0]) & (frequency < BAND[1])]

@@ -28,12 +28,13 @@ from ondes.separation.spatial.permutation import source_order
 from ondes.separation.spatial.variances import SourceVariances
 from ondes.signal.stft import Frames
 
-__all__ = ["RoomSolver", "demixed"]
+__all__ = ["RoomSolver", "demixed", "noise_power"]
 
 Real = NDArray[np.float32]
 Matrices = NDArray[np.complex128]
 
 DEMIXING_FLOOR, SOFT_FLOOR = np.float32(1e-2), np.float32(1e-4)  # of a bin's mean power
+QUIET_FRAMES, QUIET_BINS = 0.05, 0.2  # shares that are taken to hold nothing but noise
 FIRST_SPREAD = 0.05
 TINY = np.float32(1e-30)
 SILENT = np.float32(1e-12)  # of the loudest bin: what float32 cannot tell from zero
@@ -117,7 +118,8 @@ class RoomSolver:
         self._past = _Past(np.zeros((n_channels, n_bins, n_channels, n_channels), np.complex128))
         self._spread = np.full((self._n_sources, n_channels), FIRST_SPREAD, np.float32)
         np.fill_diagonal(self._spread, 1)
-        self.demixing = demixed(block.products, block.power, block.level, model)
+        floor = DEMIXING_FLOOR * block.level + block.noise
+        self.demixing = demixed(block.products, block.power, floor, model)
         return self._soften(block, model, self.demixing, N_SOFT)
 
     def _follow(self, block: _Block, model: SourceVariances) -> Real:
@@ -130,7 +132,7 @@ class RoomSolver:
         self, block: _Block, model: SourceVariances, diagonaliser: Matrices, n_iterations: int
     ) -> Real:
         """Iterations of FastMNMF2, from what the model makes of every output."""
-        floor = SOFT_FLOOR * block.level
+        floor = SOFT_FLOOR * block.level + block.noise
         powers = demixed_power(block.products, diagonaliser)
         variances: Real = model.settle(powers) + floor
         together = self._past
@@ -148,7 +150,29 @@ class RoomSolver:
         return variances
 
 
-def demixed(products: Real, power: Real, level: Real, model: SourceVariances) -> Matrices:
+def noise_power(power: Real) -> np.float32:
+    """The power per bin of white noise at the microphones: what quiet bins have in quiet frames.
+
+    Models that were learned without noise mistake it for sources, and demixing follows. In a quiet
+    room this is the end of the echo, which belongs to no place either.
+
+    Parameters
+    ----------
+    power : array of shape (n_bins, n_frames)
+        Frames of digital silence do not count.
+
+    Examples
+    --------
+    >>> noise_power(np.array([[1.0, 1.0, 9.0, 0.0], [2.0, 8.0, 2.0, 0.0]])).round(1)
+    np.float32(1.2)
+    """
+    heard = power[:, power.any(axis=0)]
+    if not heard.size:
+        return np.float32(0)
+    return np.float32(np.quantile(np.quantile(heard, QUIET_FRAMES, axis=1), QUIET_BINS))
+
+
+def demixed(products: Real, power: Real, floor: Real, model: SourceVariances) -> Matrices:
     """Demixing matrices by independent low-rank matrix analysis with a given model.
 
     Parameters
@@ -157,8 +181,8 @@ def demixed(products: Real, power: Real, level: Real, model: SourceVariances) ->
         From `channel_products`.
     power : array of shape (n_bins, n_frames)
         Mean power of the channels.
-    level : array of shape (n_bins, 1)
-        A hundredth of it is added to every variance.
+    floor : array of shape (n_bins, 1)
+        Is added to every variance.
     model : SourceVariances
 
     Returns
@@ -167,7 +191,7 @@ def demixed(products: Real, power: Real, level: Real, model: SourceVariances) ->
     """
     n_channels = round(products.shape[1] ** 0.5)
     eye = np.tile(np.eye(n_channels, dtype=np.complex128), (len(products), 1, 1))
-    demixing, floor = scaled_to_images(eye), DEMIXING_FLOOR * level
+    demixing = scaled_to_images(eye)
     variances = model.start(power)
     for iteration in range(N_DEMIXING):
         powers = demixed_power(products, demixing)
@@ -194,6 +218,7 @@ class _Block:
         self.power: Real = self.products[:, : self.n_channels].mean(axis=1)
         level = self.power.mean(axis=1, keepdims=True)
         self.level: Real = np.maximum(level, SILENT * level.max())
+        self.noise = noise_power(self.power)
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,9 @@ class DictionaryVariances:
         """By all dictionaries together; see `SourceVariances`."""
         found = self._fit(power, slice(None), FIRST_STEPS)
         self._activations = [found[used] for used in self._used]
-        return self._variances(np.broadcast_to(power, (len(self._own), *power.shape)))
+        variances = self._variances(np.broadcast_to(power, (len(self._own), *power.shape)))
+        _share_above(variances, power, len(self._rows))
+        return variances
 
     def restart(self, powers: Real) -> Real:
         """By all dictionaries together, or by its own; see `SourceVariances`."""
@@ -174,8 +176,7 @@ class TrainedVariances:
         variances = np.empty((len(shares), *power.shape), np.float32)
         shares = np.swapaxes(shares, 1, 2)[:, : self._n_bins]
         variances[:, :n_known] = shares * power[:n_known]
-        if n_known < self._n_bins:
-            _follow_octave_below(variances, np.broadcast_to(power, variances.shape), n_known)
+        _share_above(variances, power, n_known)
         self._variances = variances
         return variances
 
@@ -225,6 +226,14 @@ def activation_step(
         ratio = ratio ** np.float32(1 / (2 - beta) if beta < 1 else 1)
     stepped: Real = np.maximum(activations * ratio, SMALLEST)
     return stepped
+
+
+def _share_above(variances: Real, power: Real, n_known: int) -> None:
+    """Fill the bins above the known ones as masks do: by the mean shares in the octave below."""
+    if n_known < len(power):
+        octave = variances[:, n_known // 2 : n_known]
+        shares = (octave / (octave.sum(axis=0) + SMALLEST)).mean(axis=1, keepdims=True)
+        variances[:, n_known:] = shares * power[n_known:]
 
 
 def _follow_octave_below(variances: Real, powers: Real, n_known: int) -> None:
