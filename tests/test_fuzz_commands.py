@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent / "fuzz"))
 from commands import Case, Judge, fuzz  # noqa: E402
 from hostile import run, sound_bytes, tones  # noqa: E402
 
+LEARNED = sorted((Path(__file__).parent / "fuzz" / "corpus" / "learned").iterdir())
+
 
 @pytest.fixture(scope="module")
 def judge():
@@ -29,6 +31,12 @@ def test_fresh_damage_under_hostile_names_breaks_no_command(judge, command, n_fi
     n_tried, wrong = fuzz(judge, n_files, **how, show=shown.append)
     assert n_tried == n_files
     assert not wrong, "\n".join(shown)
+
+
+@pytest.mark.parametrize("path", LEARNED, ids=lambda path: path.stem)
+def test_what_was_found_once_stays_fixed(judge, path):
+    case = Case("learn", path.name, path.read_bytes())
+    assert [judge.wrong_with(case) for _ in range(3)] == [""] * 3  # memory varies with the threads
 
 
 @pytest.mark.parametrize("command", ["learn", "separate", "denoise"])

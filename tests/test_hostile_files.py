@@ -141,6 +141,16 @@ def test_a_false_length_costs_neither_memory_nor_time_nor_the_files_beside_it(tm
     assert done.result["n_frames"] >= 2 * 2 * SR // 64
 
 
+def test_an_hour_of_silence_is_not_held_in_memory(tmp_path):
+    silence = np.zeros(3600 * SR, np.int16)
+    write_sound(tmp_path / "in" / "silence.flac", silence, format="FLAC")
+    write_sound(tmp_path / "in" / "good.wav", tones(0, 0.5))
+    done = run("learn", tmp_path / "in", "-o", tmp_path / "m.ondes", *SMALL, "--json")
+    assert done.returncode == 0
+    assert done.result["n_frames"] < 1000
+    assert done.peak < PEAK
+
+
 @pytest.mark.parametrize("name", FALSE_LENGTHS)
 def test_a_mix_of_false_length_is_separated_or_refused_and_so_is_the_next(tmp_path, models, name):
     write_sound(tmp_path / "z.wav")

@@ -117,6 +117,8 @@ def _open_file(name: str, source: Path | BinaryIO, file: BinaryIO, is_known: boo
         raise FileError(name, "is empty (0 bytes)")
     if integrity.is_mpeg(file) and _has_pyav():  # libmpg123 prints about whatever is damaged
         return AvDecoder(name, source, file)
+    if magic == b"caff" and not is_known:
+        integrity.check_packets(name, file)
     try:
         decoder = SoundFileDecoder(name, source)
     except soundfile.LibsndfileError as error:

@@ -107,7 +107,7 @@ class HostFrameReader:
                 buffer.keep(first, is_active(energies, file, loudest, top_db))
             added = buffer.frames[first:]
             self._audio.from_power(added, out=added)
-        return FramesRead(buffer.frames, loudest, n_read, self._reader.failures())
+        return FramesRead(buffer.trimmed(), loudest, n_read, self._reader.failures())
 
     def close(self) -> None:
         """Release every recording."""
@@ -145,6 +145,13 @@ class FrameBuffer:
     def frames(self) -> Frames:
         """All frames, (n, n_bins): a view."""
         return self._room[: self._n]
+
+    def trimmed(self) -> Frames:
+        """All frames, (n, n_bins), in an array of at most twice their size.
+
+        A view of few would keep the room of all that were expected: silence, or a false length.
+        """
+        return self.frames if 2 * self._n >= len(self._room) else self.frames.copy()
 
     def add(self, samples: NDArray[Any]) -> Frames:
         """Add the frames that lie wholly in samples, (n,) or (n, n_channels), int16 or float32.

@@ -6,6 +6,7 @@ The position in the file is moved by everything here.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -14,6 +15,7 @@ from ondes.errors import FileError
 __all__ = [
     "check_header",
     "check_length",
+    "check_packets",
     "is_length_known",
     "is_mpeg",
     "is_truncated",
@@ -24,6 +26,7 @@ __all__ = [
 Order = Literal["little", "big"]
 
 MIN_SR, MAX_SR, MAX_CHANNELS = 100, 10**7, 128
+MAX_CAF_CHUNKS = 1000
 # FLAC of digital silence comes nearest to this: 65535 samples in a frame of 13 bytes.
 MAX_SAMPLES_PER_BYTE = 8192
 # A writer that cannot seek back leaves a placeholder: ffmpeg zero or the greatest, sox near 2 GiB.
@@ -46,6 +49,29 @@ def check_length(path: str | Path, n_samples: int | None, n_bytes: int) -> None:
         raise FileError(
             path, f"is damaged: its header claims {n_samples} samples, more than its bytes can hold"
         )
+
+
+def check_packets(path: str | Path, file: BinaryIO) -> None:
+    """Refuse a CAF whose table of ALAC packets is cut short: libsndfile prints about it."""
+    n_bytes = file.seek(0, os.SEEK_END)
+    file.seek(8)
+    is_alac = False
+    for _ in range(MAX_CAF_CHUNKS):
+        header = file.read(12)
+        length = int.from_bytes(header[4:], "big", signed=True)
+        if len(header) < 12 or not 0 <= length <= n_bytes:
+            return
+        place = file.tell()
+        if header[:4] == b"desc":
+            is_alac = file.read(12)[8:] == b"alac"
+        if header[:4] == b"pakt" and is_alac and not _are_sizes_whole(file.read(length)[24:]):
+            raise FileError(path, "is damaged: its table of packets is cut short")
+        file.seek(place + length)
+
+
+def _are_sizes_whole(table: bytes) -> bool:
+    """Whether each number, seven bits to a byte, ends in time and before the table does."""
+    return not (table and table[-1] >= 0x80) and re.search(rb"[\x80-\xff]{5}", table) is None
 
 
 def is_truncated(file: BinaryIO) -> bool:
