@@ -137,7 +137,7 @@ def read(recordings: Recordings, segments: list[Segment]) -> Shard:
     failures = _kept.reader.failures()
     missing = [failure.path for failure in failures if not Path(failure.path).exists()]
     about = ShardInfo(loudest_of(energy, file_of), len(buffer), failures, missing)
-    return Shard(buffer.frames, energy, file_of, about)
+    return Shard(buffer.trimmed(), energy, file_of, about)
 
 
 def info(shard: Shard) -> ShardInfo:
