@@ -14,6 +14,7 @@ import soundfile
 SR, HOP_LENGTH = 8000, 8  # frames so dense that even the short recording fills every buffer
 MINUTES = {"short": 2, "long": 20}
 MAX_GROWTH = 1.15
+ROUND_MIB = 32  # one more round of frames may be waiting, as threads happen to run
 SETTINGS = ("-k", "2", "--sr", SR, "--n-fft", "512", "--hop-length", HOP_LENGTH, "-j", "1")
 
 # The system counts what a process inherits from the one that starts it, so a small one has to.
@@ -60,4 +61,4 @@ def test_ten_times_the_audio_needs_the_same_memory(tmp_path):
         write_recording(recording, minutes)
         peaks[name], n_frames = peak_of_learning(recording, model)
         assert n_frames >= minutes * 60 * SR // HOP_LENGTH
-    assert peaks["long"] < MAX_GROWTH * peaks["short"], peaks
+    assert peaks["long"] < MAX_GROWTH * peaks["short"] + ROUND_MIB, peaks

@@ -899,3 +899,28 @@ def test_without_scripts_the_browser_has_its_own_players(opened: Browser, report
         assert opened.evaluate("document.documentElement.scrollWidth") <= 360
     finally:
         opened.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_a_sound_in_the_page_has_the_same_bytes_every_time():
+    def encoded():
+        sound = EncodedSound(16000, 1)
+        sound.write(np.sin(np.arange(20000) / 9))
+        return sound.finish()
+
+    first = encoded()
+    assert first == encoded()
+    assert soundfile.read(io.BytesIO(first))[0].shape == (20000,)
+    place = 0
+    while place < len(first):  # every page has the checksum of the definition
+        n_segments = first[place + 26]
+        n_bytes = 27 + n_segments + sum(first[place + 27 : place + 27 + n_segments])
+        page = bytearray(first[place : place + n_bytes])
+        expected = int.from_bytes(page[22:26], "little")
+        page[22:26] = bytes(4)
+        remainder = 0
+        for byte in page:
+            for bit in range(7, -1, -1):
+                top = (remainder >> 31) ^ (byte >> bit & 1)
+                remainder = (remainder << 1 & 0xFFFFFFFF) ^ (0x04C11DB7 if top else 0)
+        assert remainder == expected
+        place += n_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import soundfile
 import soxr
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["EncodedSound"]
+__all__ = ["EncodedSound", "without_serial_number"]
 
 Samples = NDArray[np.float32]
 
@@ -19,6 +20,7 @@ BIT_RATE = 48_000  # per second and channel
 # libsndfile's Opus has from 6 to 256 kbit/s per channel, for compression levels from 1 to 0.
 LEAST_BIT_RATE, BIT_RATE_RANGE = 6_000, 250_000
 AT_ONCE = 2**16
+PAGE_SERIAL, PAGE_CHECKSUM = 14, 22  # places in the header of an Ogg page
 
 
 class EncodedSound:
@@ -75,7 +77,8 @@ class EncodedSound:
         """The whole file; nothing can be appended any more."""
         self._encode(np.zeros((0, self._n_written), np.float32), is_last=True)
         self._encoder.close()
-        return self._file.getvalue()
+        data = self._file.getvalue()
+        return without_serial_number(data) if self.media_type == "audio/ogg" else data
 
     def _open(self, rate: int, bit_rate: int, is_opus: bool) -> Any:
         settings: dict[str, Any] = {"format": "FLAC", "subtype": "PCM_16"}
@@ -94,3 +97,43 @@ class EncodedSound:
             block = self._resampler.resample_chunk(block, last=is_last)
         for first in range(0, len(block), AT_ONCE):  # libsndfile's Ogg encoders may crash on more
             self._encoder.write(np.clip(block[first : first + AT_ONCE], -1, 1))
+
+
+def without_serial_number(ogg: bytes) -> bytes:
+    """An Ogg file of one stream with the serial number 0: libsndfile draws one at random.
+
+    Checksums are linear: that of a page changes by the checksum of what changed in it.
+
+    Examples
+    --------
+    >>> sound = EncodedSound(8000, 1)
+    >>> sound.write(np.zeros(800))
+    >>> sound.finish()[14:18]
+    b'\\x00\\x00\\x00\\x00'
+    """
+    pages = bytearray(ogg)
+    change = 0
+    for byte in pages[PAGE_SERIAL : PAGE_SERIAL + 4]:
+        change = _next_checksum(change, byte)
+    changes = [change]  # with so many bytes that stay as they are after it
+    place = 0
+    while place < len(pages):
+        n_segments = pages[place + 26]
+        segments = place + 27
+        n_bytes = 27 + n_segments + sum(pages[segments : segments + n_segments])
+        n_after = n_bytes - PAGE_SERIAL - 4
+        while len(changes) <= n_after:
+            changes.append(_next_checksum(changes[-1], 0))
+        (checksum,) = struct.unpack_from("<I", pages, place + PAGE_CHECKSUM)
+        struct.pack_into("<I", pages, place + PAGE_SERIAL, 0)
+        struct.pack_into("<I", pages, place + PAGE_CHECKSUM, checksum ^ changes[n_after])
+        place += n_bytes
+    return bytes(pages)
+
+
+def _next_checksum(checksum: int, byte: int) -> int:
+    """The checksum of Ogg pages after one more byte: polynomial 0x04c11db7, highest bit first."""
+    checksum ^= byte << 24
+    for _ in range(8):
+        checksum = (checksum << 1) ^ (0x104C11DB7 if checksum & 0x80000000 else 0)
+    return checksum

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from ondes.atomic_file import atomic_path
 from ondes.errors import FileError, printable
+from ondes.signal.deferral import deferred_signals
 
 __all__ = ["AudioWriter", "write_audio"]
 
@@ -110,7 +111,7 @@ class AudioWriter:
             raise FileError(self.path, "exceeds the 4 GiB of a WAV file: choose .rf64 or .flac")
         if len(block):
             self._peak = max(self._peak, float(np.abs(block).max()))
-            with self._disk_errors():
+            with self._disk_errors(), deferred_signals():
                 self._file.write(block)
 
     def _open(self) -> Any:
@@ -125,7 +126,7 @@ class AudioWriter:
 
     @contextlib.contextmanager
     def _disk_errors(self) -> Iterator[None]:
-        """Raise what the disk said, whatever libsndfile makes of it."""
+        """Raise what the disk said, whatever libsndfile makes of it; signals wait."""
         try:
             yield
         except (soundfile.SoundFileError, AssertionError, FileError) as error:
