@@ -17,7 +17,7 @@ def lowest(project):
     extras = project["optional-dependencies"]
     named = [each for extra, parts in extras.items() if extra not in NOT_TESTED for each in parts]
     for requirement in (*project["dependencies"], *named):
-        name, version = re.fullmatch(r"([\w.-]+)>=([\d.]+)", requirement).groups()
+        name, version = re.fullmatch(r"([\w.-]+)(?:\[[\w,]+\])?>=([\d.]+)", requirement).groups()
         yield f"{name}=={version}"
 
 
