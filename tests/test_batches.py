@@ -17,7 +17,7 @@ from ondes.signal import segment_reader
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.batches import MiniBatches, Rounds, frame_batches
 from ondes.signal.frame_reader import FramesRead, HostFrameReader
-from ondes.signal.recordings import RawFormat, open_blocks, probe, read
+from ondes.signal.recordings import RawFormat, open_blocks, read
 from ondes.signal.schedule import Schedule
 from ondes.signal.segment_reader import SegmentReader
 from ondes.signal.segments import Recording, survey
@@ -463,10 +463,7 @@ def test_a_requested_stop_ends_the_wait_for_a_pipe():
 
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_what_is_not_seekable_is_opened_once_per_pass(album, tmp_path, monkeypatch, n_threads):
-    lengths = [probe(path).n_samples for path in album]
     album = [soundfile_copy(path, tmp_path / f"{path.stem}.mp3") for path in album]
-    if [probe(path).n_samples for path in album] != lengths:
-        pytest.skip("this PyAV counts an encoder's padding: beyond the end, MP3s are opened again")
     opened = []
 
     def counted(recording, **how):

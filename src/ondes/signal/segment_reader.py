@@ -172,6 +172,7 @@ class SegmentReader:
         self._paths, self._recordings, self._audio, self._raw = paths, recordings, audio, raw
         self._open: dict[int, RecordingReader] = {}
         self._broken: set[int] = set()
+        self._ends: dict[int, int] = {}  # frames of those that are shorter than they claim
         self._failures: list[FileError] = []
         self._n_threads = n_threads
         self._pool = ThreadPoolExecutor(n_threads, "ondes-read") if n_threads > 1 else None
@@ -229,7 +230,7 @@ class SegmentReader:
 
     def _blocks(self, segment: Segment, failures: list[FileError]) -> Iterator[tuple[int, Samples]]:
         file, first, n_frames = segment
-        if file in self._broken:
+        if file in self._broken or first >= self._ends.get(file, first + 1):
             return
         reader = self._open.pop(file, None)
         recording, end = self._recordings[file], first + n_frames
@@ -250,6 +251,8 @@ class SegmentReader:
                 failures.append(reader.failure)
                 if not recording.seekable:
                     self._broken.add(file)
+            elif reader.place < end:
+                self._ends[file] = reader.place
             if not recording.seekable and reader.place == end and not is_last:
                 closed_unless_kept.pop_all()
                 self._open[file] = reader
