@@ -14,14 +14,14 @@ from ondes.scores import si_sdr
 # %%
 # Two tunes by the same four instruments. The first is to learn from, the second to be separated.
 
-lesson = make_scene(seconds=16, random_state=1)
+training = make_scene(seconds=16, random_state=1)
 tune = make_scene(seconds=8, random_state=0)
 
 # %%
 # One dictionary per instrument, of 16 spectra each. A short recording is visited several times.
 
 settings = {"sr": tune.sr, "n_fft": 2048, "n_passes": 5}
-dictionaries = {name: ondes.learn(stem, 16, **settings) for name, stem in lesson.stems.items()}
+dictionaries = {name: ondes.learn(stem, 16, **settings) for name, stem in training.stems.items()}
 
 # %%
 # Separation gives one signal per dictionary. They sum to the mixture.

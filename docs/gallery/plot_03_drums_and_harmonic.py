@@ -18,11 +18,11 @@ def two_parts(scene):
     return {"drums": scene.stems["drums"], "harmonic": scene.stems["strings"] + scene.stems["bass"]}
 
 
-lesson, tune = two_parts(make_scene(16, random_state=3)), two_parts(make_scene(8, random_state=4))
+training, tune = two_parts(make_scene(16, random_state=3)), two_parts(make_scene(8, random_state=4))
 sr = 22050
 mixture = sum(tune.values())
 models = {
-    name: ondes.learn(part, 24, sr=sr, n_fft=2048, n_passes=3) for name, part in lesson.items()
+    name: ondes.learn(part, 24, sr=sr, n_fft=2048, n_passes=3) for name, part in training.items()
 }
 stems = ondes.separate(mixture, models, sr=sr)
 for name, stem in stems.items():

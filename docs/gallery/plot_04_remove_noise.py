@@ -27,8 +27,8 @@ plain = ondes.denoise(noisy, sr, noise=(0.0, 2.0))
 # With a dictionary of what is to be kept, from another recording, a noise that swells is reduced
 # further.
 
-lesson = make_scene(seconds=16, random_state=6).stems
-kept = ondes.learn(lesson["strings"] + lesson["bass"], 32, sr=sr, n_fft=2048, n_passes=3)
+training = make_scene(seconds=16, random_state=6).stems
+kept = ondes.learn(training["strings"] + training["bass"], 32, sr=sr, n_fft=2048, n_passes=3)
 better = ondes.denoise(noisy, sr, noise=(0.0, 2.0), speech=kept)
 for name, sound in {"noisy": noisy, "plain": plain, "with a dictionary": better}.items():
     print(f"{name}: {si_sdr(music, sound):.1f} dB")

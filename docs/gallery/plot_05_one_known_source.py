@@ -12,11 +12,11 @@ import ondes
 from ondes.scene import make_scene
 from ondes.scores import si_sdr
 
-lesson, tune = make_scene(16, random_state=7), make_scene(12, random_state=8)
+training, tune = make_scene(16, random_state=7), make_scene(12, random_state=8)
 sr = tune.sr
 mixture = tune.stems["strings"] + tune.stems["drums"]
-strings = ondes.learn(lesson.stems["strings"], 24, sr=sr, n_fft=2048, n_passes=3)
-drums = ondes.learn(lesson.stems["drums"], 24, sr=sr, n_fft=2048, n_passes=3)
+strings = ondes.learn(training.stems["strings"], 24, sr=sr, n_fft=2048, n_passes=3)
+drums = ondes.learn(training.stems["drums"], 24, sr=sr, n_fft=2048, n_passes=3)
 
 results = {
     "two dictionaries": ondes.separate(mixture, {"strings": strings, "rest": drums}, sr=sr),

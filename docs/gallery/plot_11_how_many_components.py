@@ -11,14 +11,14 @@ import ondes
 from ondes.scene import make_scene
 from ondes.scores import si_sdr
 
-lesson, tune = make_scene(16, random_state=1), make_scene(8, random_state=0)
+training, tune = make_scene(16, random_state=1), make_scene(8, random_state=0)
 sr = tune.sr
 sizes = [1, 2, 4, 8, 16, 32, 64]
 divergence, separation = [], []
 for size in sizes:
     models = {
         name: ondes.learn(stem, size, sr=sr, n_fft=2048, n_passes=2)
-        for name, stem in lesson.stems.items()
+        for name, stem in training.stems.items()
     }
     stems = ondes.separate(tune.mixture, models, sr=sr)
     separation.append([si_sdr(stem, stems[name]) for name, stem in tune.stems.items()])

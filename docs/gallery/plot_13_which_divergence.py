@@ -12,7 +12,7 @@ import ondes
 from ondes.scene import make_scene
 from ondes.scores import si_sdr
 
-lesson, tune = make_scene(12, random_state=1), make_scene(8, random_state=0)
+training, tune = make_scene(12, random_state=1), make_scene(8, random_state=0)
 sr = tune.sr
 
 
@@ -21,7 +21,7 @@ def mean_score(**settings):
     settings = {"n_passes": 2} | settings
     models = {
         name: ondes.learn(stem, 16, sr=sr, n_fft=2048, **settings)
-        for name, stem in lesson.stems.items()
+        for name, stem in training.stems.items()
     }
     stems = ondes.separate(tune.mixture, models, sr=sr)
     return np.mean([si_sdr(stem, stems[name]) for name, stem in tune.stems.items()])
