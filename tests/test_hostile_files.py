@@ -151,6 +151,22 @@ def test_an_hour_of_silence_is_not_held_in_memory(tmp_path):
     assert done.peak < PEAK
 
 
+@pytest.mark.parametrize("place", [0, 1, 3, 4, 126])
+def test_a_damaged_sample_dump_is_refused_and_nothing_else_is_printed(tmp_path, place):
+    """libsndfile itself would print to standard output, into the JSON."""
+    third_packet = 21 + 2 * 127
+    data = sound_bytes(tones(), format="SDS")
+    (tmp_path / "good.sds").write_bytes(data)
+    value = bytes([data[third_packet + place] ^ 0x11])
+    (tmp_path / "bad.sds").write_bytes(patched(data, third_packet + place, value))
+    both = [tmp_path / "good.sds", tmp_path / "bad.sds"]
+    done = run("learn", *both, "-o", tmp_path / "m.ondes", *SMALL, "--json")
+    assert done.returncode == 3
+    assert done.result["n_failed"] == len(done.lines) == 1
+    assert "bad.sds" in done.lines[0]
+    assert "packet 2" in done.lines[0]
+
+
 @pytest.mark.parametrize("name", FALSE_LENGTHS)
 def test_a_mix_of_false_length_is_separated_or_refused_and_so_is_the_next(tmp_path, models, name):
     write_sound(tmp_path / "z.wav")

@@ -119,6 +119,8 @@ def _open_file(name: str, source: Path | BinaryIO, file: BinaryIO, is_known: boo
         return AvDecoder(name, source, file)
     if magic == b"caff" and not is_known:
         integrity.check_packets(name, file)
+    if magic[:2] == b"\xf0\x7e" and not is_known:
+        integrity.check_dump(name, file)
     try:
         decoder = SoundFileDecoder(name, source)
     except soundfile.LibsndfileError as error:

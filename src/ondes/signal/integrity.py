@@ -13,6 +13,7 @@ from typing import BinaryIO, Literal
 from ondes.errors import FileError
 
 __all__ = [
+    "check_dump",
     "check_header",
     "check_length",
     "check_packets",
@@ -27,6 +28,7 @@ Order = Literal["little", "big"]
 
 MIN_SR, MAX_SR, MAX_CHANNELS = 100, 10**7, 128
 MAX_CAF_CHUNKS = 1000
+DUMP_HEADER, DUMP_PACKET = 21, 127  # bytes
 # FLAC of digital silence comes nearest to this: 65535 samples in a frame of 13 bytes.
 MAX_SAMPLES_PER_BYTE = 8192
 # A writer that cannot seek back leaves a placeholder: ffmpeg zero or the greatest, sox near 2 GiB.
@@ -72,6 +74,17 @@ def check_packets(path: str | Path, file: BinaryIO) -> None:
 def _are_sizes_whole(table: bytes) -> bool:
     """Whether each number, seven bits to a byte, ends in time and before the table does."""
     return not (table and table[-1] >= 0x80) and re.search(rb"[\x80-\xff]{5}", table) is None
+
+
+def check_dump(path: str | Path, file: BinaryIO) -> None:
+    """Refuse a MIDI sample dump with a damaged packet: libsndfile prints about it."""
+    file.seek(DUMP_HEADER)
+    number = 0
+    while len(packet := file.read(DUMP_PACKET)) == DUMP_PACKET:
+        frame = (packet[:2], packet[3:5], packet[-1:])
+        if frame != (b"\xf0\x7e", bytes((2, number % 128)), b"\xf7"):
+            raise FileError(path, f"is damaged: packet {number} of its sample dump is broken")
+        number += 1
 
 
 def is_truncated(file: BinaryIO) -> bool:
