@@ -280,6 +280,23 @@ def test_containers_are_read_by_pyav(tmp_path, name, codec, sr):
         read(cut_in_half(path))
 
 
+@pytest.mark.parametrize(("layout", "n_channels"), [("7.1", 8), ("12C", 12), ("64C", 64)])
+def test_many_channels_are_read_by_pyav(tmp_path, layout, n_channels):
+    """Of eight planes and more PyAV itself reads beyond the last."""
+    av = pytest.importorskip("av", reason="needs the extra `formats`")
+    samples = (8000 * noise(4000, n_channels)).astype(np.int16)
+    frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), format="s16", layout=layout)
+    frame.sample_rate, frame.pts = 16000, 0
+    with av.open(str(tmp_path / "a.mkv"), "w") as file:
+        stream = file.add_stream("wavpack", rate=16000, layout=layout)
+        for planar in av.AudioResampler("s16p", layout, 16000).resample(frame):
+            file.mux(stream.encode(planar))
+        file.mux(stream.encode(None))
+    decoded = read(tmp_path / "a.mkv")
+    # FFmpeg's encoder drops the low bits of loud samples.
+    np.testing.assert_allclose(decoded, samples / 2**15, atol=2**-7)
+
+
 def test_a_missing_pyav_is_named(tmp_path, monkeypatch):
     path = encode(tmp_path / "a.m4a", "aac", quiet_then_loud(5000), 44100)
     monkeypatch.setattr(decoders, "_has_pyav", lambda: False)

@@ -104,6 +104,7 @@ FALSE_LENGTHS = {
     "opus of 2^61 samples.opus": lambda: ogg(2**61, "OPUS"),
     "flac of 2^36 samples.flac": lambda: flac(2**36 - 1),
     "flac of 2^33 samples.flac": lambda: flac(2**33),
+    "flac of 2^27 samples.flac": lambda: flac(2**27),
     "tag of 99 h.mkv": lambda: matroska_tag(b"99:59:59.000000000"),
     "tag of 2^55 s.mkv": lambda: matroska_tag(b"9999999:99:99.9999"),
     "header of 10^12 s.mka": lambda: matroska_header(1e12),

@@ -1,5 +1,7 @@
 """Reading from the middle: frames there are those of the whole recording, bit for bit."""
 
+import gc
+
 import numpy as np
 import pytest
 import soundfile
@@ -120,3 +122,19 @@ def test_frames_that_are_not_kept_make_room_for_the_next():
     buffer.keep(len(first), is_kept)
     buffer.add(samples[2])
     assert np.array_equal(buffer.frames, np.concatenate([first, second[is_kept], third]))
+
+
+def test_segments_that_fail_keep_nothing_but_the_reason(tmp_path):
+    """Tracebacks would keep the decoder of every segment, and its buffers."""
+    path = tmp_path / "a.flac"
+    soundfile.write(path, noise(SR, 1), SR)
+    data = bytearray(path.read_bytes())
+    data[3000:] = bytes(len(data) - 3000)
+    path.write_bytes(data)
+    audio = AudioSettings(SR, Stft(64))
+    reader = SegmentReader([path], survey([path], audio), audio)
+    assert list(reader.read(Segment(0, first, 10) for first in range(100, 200, 10))) == []
+    failures = reader.failures()
+    reader.close()
+    assert len(failures) == 10
+    assert [each for each in gc.get_objects() if isinstance(each, RecordingReader)] == []

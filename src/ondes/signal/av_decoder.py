@@ -30,6 +30,7 @@ CONTAINERS = (
     *("flv", "matroska", "mov", "mp3", "mpc", "mpc8", "mpeg", "mpegts", "ogg", "rm", "tak", "tta"),
     *("w64", "wav", "wv"),
 )
+MAX_PLANES = 7  # of more, PyAV misjudges the number and reads beyond them
 FFMPEG_LIMIT = 2**31 - 1  # its default for one allocation, in bytes
 
 
@@ -76,7 +77,7 @@ class AvDecoder:
             self.format = str(stream.codec_context.name).upper()
             duration = _duration(self._container, stream)
             self.n_samples = None if duration is None else round(duration * self.sr)
-            integrity.check_length(name, self.n_samples, n_bytes)
+            integrity.check_length(name, self.n_samples, n_bytes, self.format)
             self._is_length_exact = "mp3" not in self._container.format.name or _has_length(file)
         except BaseException:
             self._container.close()
@@ -84,6 +85,7 @@ class AvDecoder:
         self._position = 0
         self._frames: Iterator[Any] = self._container.decode(stream)
         self._held: list[Samples] = []
+        self._to_packed: Any = None
 
     def read(self) -> Samples:
         """Next samples, (n, channels)."""
@@ -111,9 +113,24 @@ class AvDecoder:
             return None
         if (frame.sample_rate, frame.layout.nb_channels) != (self.sr, self.channels):
             raise FileError(self._name, "changes its sampling rate or channels midway")
-        array = frame.to_ndarray()
-        planar = array.T if frame.format.is_planar else array.reshape(-1, self.channels)
-        return to_float(planar)
+        if frame.format.is_planar and self.channels <= MAX_PLANES:
+            return to_float(frame.to_ndarray().T)
+        blocks = self._interleaved(frame) if frame.format.is_planar else [frame]
+        arrays = [block.to_ndarray().reshape(-1, self.channels) for block in blocks]
+        return to_float(np.concatenate(arrays))
+
+    def _interleaved(self, frame: Any) -> list[Any]:
+        """The same samples in one plane."""
+        import av
+
+        if self._to_packed is None:
+            self._to_packed = av.AudioResampler(frame.format.packed.name, frame.layout, self.sr)
+        try:
+            return list(self._to_packed.resample(frame))
+        except (self._failure, ValueError) as error:
+            raise FileError(
+                self._name, f"has {self.channels} channels, more than FFmpeg can convert"
+            ) from error
 
     def _check_end(self) -> None:
         if self._position == 0:

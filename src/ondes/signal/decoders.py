@@ -160,7 +160,8 @@ def _check(name: str, decoder: SoundFileDecoder, file: BinaryIO, facts: ogg.OggF
         _check_mp3_length(name, decoder, file)
     elif integrity.is_truncated(file) or not facts.is_complete:
         raise FileError(name, "is truncated: it ends before its header says; copy it again")
-    integrity.check_length(name, decoder.n_samples, file.seek(0, os.SEEK_END))
+    n_bytes = file.seek(0, os.SEEK_END)
+    integrity.check_length(name, decoder.n_samples, n_bytes, decoder.format)
     if decoder.n_samples == 0:
         raise FileError(name, "holds no samples")
 

@@ -29,8 +29,9 @@ Order = Literal["little", "big"]
 MIN_SR, MAX_SR, MAX_CHANNELS = 100, 10**7, 128
 MAX_CAF_CHUNKS = 1000
 DUMP_HEADER, DUMP_PACKET = 21, 127  # bytes
-# FLAC of digital silence comes nearest to this: 65535 samples in a frame of 13 bytes.
-MAX_SAMPLES_PER_BYTE = 8192
+# FLAC of digital silence comes nearest to this: 65535 samples in a frame of 13 bytes. The smallest
+# frames of MP3 have 12 samples per byte.
+MAX_SAMPLES_PER_BYTE, MAX_MP3_SAMPLES_PER_BYTE = 8192, 64
 # A writer that cannot seek back leaves a placeholder: ffmpeg zero or the greatest, sox near 2 GiB.
 UNKNOWN_LENGTHS = {0, 0xFFFFFFFF, *range(0x7FFFF000, 0x80000000)}
 
@@ -45,9 +46,10 @@ def check_header(path: str | Path, sr: int, channels: int) -> None:
         raise FileError(path, f"has {channels} channels in its header, more than {MAX_CHANNELS}")
 
 
-def check_length(path: str | Path, n_samples: int | None, n_bytes: int) -> None:
+def check_length(path: str | Path, n_samples: int | None, n_bytes: int, encoding: str) -> None:
     """Refuse a length that no file of this size can hold: planning for it would fill the memory."""
-    if n_samples is not None and n_samples > MAX_SAMPLES_PER_BYTE * n_bytes:
+    most = MAX_MP3_SAMPLES_PER_BYTE if encoding.startswith("MP3") else MAX_SAMPLES_PER_BYTE
+    if n_samples is not None and n_samples > most * n_bytes:
         raise FileError(
             path, f"is damaged: its header claims {n_samples} samples, more than its bytes can hold"
         )

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 __all__ = ["EnteredOgg", "OggFacts", "enter_vorbis", "examine", "examine_end"]
 
+HEADER = struct.Struct("<4sxBqII4xB")  # the mark of a page, flags, granule, serial, number, lengths
 HEADER_BYTES, MAX_PAGE_BYTES = 27, 27 + 255 + 255 * 255
+MAX_PAGE_HEADER_BYTES = 27 + 255 + 1  # and the first byte of the body
 CONTINUED, BEGINS, ENDS = 1, 2, 4  # flags of a page
 N_VORBIS_HEADERS = 3
+KEPT_BYTES, READ_AT_ONCE = 2**16, 2**18
 MAX_HEADER_PAGES = 1000  # a cover picture may take hundreds
 # From a page's beginning to its first sample: two packets are lost, of 8192 samples at most.
 VORBIS_RUN_IN = 16384
@@ -61,7 +65,7 @@ def examine(file: BinaryIO) -> OggFacts:
     """Look at every page of an Ogg file; the position in the file is moved."""
     size, begun, is_chained, is_consecutive, is_celt = _size(file), False, False, True, True
     last: _Page | None = None
-    for page in _pages(file, 0):
+    for page in _pages(file, 0, READ_AT_ONCE):
         if page.flags & BEGINS:
             is_chained = is_chained or begun
         else:
@@ -114,6 +118,7 @@ class EnteredOgg(io.RawIOBase):
         self._file, self._headers = file, headers
         self._gap = place - len(headers)
         self._length, self._at = _size(file) - self._gap, 0
+        self._kept, self._kept_from = headers, 0  # a decoder asks for two kilobytes at a time
 
     def readable(self) -> bool:
         """It is."""
@@ -133,22 +138,24 @@ class EnteredOgg(io.RawIOBase):
         """The place."""
         return self._at
 
-    def read(self, size: int = -1) -> bytes:
-        """Up to `size` bytes; fewer at the end of the headers."""
-        wanted = self._length - self._at if size < 0 else size
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer from here on; less of it at the end of what is kept."""
+        start = self._at - self._kept_from
+        if not 0 <= start < len(self._kept):
+            self._keep_from_here()
+            start = 0
+        data = self._kept[start : start + len(buffer)]
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def _keep_from_here(self) -> None:
+        self._kept_from = self._at
         if self._at < len(self._headers):
-            data = self._headers[self._at : self._at + wanted]
+            self._kept = self._headers[self._at :]
         else:
             self._file.seek(self._at + self._gap)
-            data = self._file.read(wanted)
-        self._at += len(data)
-        return data
-
-    def readinto(self, buffer: Any) -> int:
-        """As `read`."""
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+            self._kept = self._file.read(KEPT_BYTES)
 
 
 def enter_vorbis(file: BinaryIO, sample: int, n_samples: int) -> EnteredOgg | None:
@@ -232,27 +239,28 @@ def _is_page_or_end(file: BinaryIO, place: int) -> bool:
     return file.read(4) in (b"OggS", b"")
 
 
-def _pages(file: BinaryIO, start: int) -> Iterator[_Page]:
-    """The pages from one on, as long as each begins where the one before it ends."""
+def _pages(file: BinaryIO, start: int, n_at_once: int = 0) -> Iterator[_Page]:
+    """The pages from one on, as long as each begins where the one before it ends.
+
+    Read in parts of `n_at_once` bytes, where all are wanted; else only the beginning of each.
+    """
+    n_at_once, part, at = max(n_at_once, MAX_PAGE_HEADER_BYTES), b"", 0
     while True:
-        file.seek(start)
-        head = file.read(HEADER_BYTES)
-        if len(head) < HEADER_BYTES or head[:4] != b"OggS":
+        if len(part) - at < MAX_PAGE_HEADER_BYTES:
+            file.seek(start)
+            part, at = file.read(n_at_once), 0
+        if len(part) - at < HEADER_BYTES:
             return
-        table = file.read(head[26] + 1)
-        lengths, toc = table[: head[26]], table[head[26] :]
-        end = start + HEADER_BYTES + len(lengths) + sum(lengths)
-        yield _Page(
-            start,
-            end,
-            head[5],
-            int.from_bytes(head[6:14], "little", signed=True),
-            int.from_bytes(head[14:18], "little"),
-            int.from_bytes(head[18:22], "little"),
-            len(lengths) - lengths.count(255),
-            toc[0] if toc else 0,
-        )
-        start = end
+        magic, flags, granule, serial, number, n_lengths = HEADER.unpack_from(part, at)
+        body = at + HEADER_BYTES + n_lengths
+        if magic != b"OggS" or body > len(part):
+            return
+        lengths = part[at + HEADER_BYTES : body]
+        n_bytes = HEADER_BYTES + n_lengths + sum(lengths)
+        toc = part[body] if body < len(part) else 0
+        n_ended = n_lengths - lengths.count(255)
+        yield _Page(start, start + n_bytes, flags, granule, serial, number, n_ended, toc)
+        start, at = start + n_bytes, at + n_bytes
 
 
 def _size(file: BinaryIO) -> int:

@@ -71,7 +71,7 @@ class RecordingReader:
             )
             self._channels = self._blocks.channels
         except FileError as error:
-            self.failure = error
+            self.failure = _alone(error)
         self._held = self._zeros(max(0, -start))  # from the next frame's start on
 
     @property
@@ -117,12 +117,18 @@ class RecordingReader:
         try:
             block = next(self._blocks, None)
         except FileError as error:
-            self.failure = error
+            self.failure = _alone(error)
             return None
         if block is None:
             return None
         self._n_samples += len(block)
         return block[:, 0] if self._channels == 1 else block
+
+
+def _alone(error: FileError) -> FileError:
+    """Without its traceback and causes, which would keep the decoder's memory."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 Read = tuple[Iterable[tuple[int, Samples]], list[FileError]]
