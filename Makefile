@@ -115,7 +115,7 @@ wheels: $(PACKAGING)
 sdist-and-pure: $(PACKAGING)
 	build/packaging/bin/python packaging/wheels.py --only pure --no-tests
 
-# A shelf of dictionaries from freely licensed recordings, in build/dictionaries.
+# Dictionaries from freely licensed recordings, in build/dictionaries.
 dictionaries: $(INSTALLED)
 	$(BIN)/python packaging/dictionaries.py --recordings $(RECORDINGS)
 

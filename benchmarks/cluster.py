@@ -206,10 +206,11 @@ def simulate(cost: dict[str, float], n_workers: int) -> dict[str, float]:
 
 
 MODEL = """\
-The simulated round is a full one, with two shards per worker. It takes the longer of a worker's \
-own work and of all that the scheduler does, one task after the other, and then a gap in which all \
-wait: the sums, eight at a time, the driver's update, and the transfer of the dictionary, which \
-workers pass on to each other in doublings, over a network of 1 Gbit/s."""
+The simulated round is a full one, with two shards per worker. Its time is the longer of two, a \
+worker's own work and the work of the scheduler, which handles one task after the other, plus a \
+gap in which all workers wait: for the sums, eight at a time, the driver's update, and the \
+transfer of the dictionary over a network of 1 Gbit/s, in which every worker that has it \
+passes it on."""
 
 
 def section(results: dict[str, Any]) -> str:
@@ -227,11 +228,12 @@ def section(results: dict[str, Any]) -> str:
         f"{speed(results, results['native']):.0f} × real time; the goal was 0.9). A killed worker "
         f"cost {lost['seconds_each']:.1f} s, where a round took {lost['usual_round']:.1f} s.",
         "",
-        "Where the workers' time goes once they compute rounds. Communication is the transfer of "
-        "frames, statistics and dictionaries, and the small tasks that pass them on. What is left "
-        "is waiting: for the driver, which needs a core too, and for the last shard of a round.",
+        "How the workers spend their time once they compute rounds. Communication is the transfer "
+        "of frames, statistics and dictionaries, and the small tasks that pass them on. What is "
+        "left is waiting: for the driver, which needs a core too, and for the last shard of a "
+        "round.",
         "",
-        "| workers | × real time | read | summarise | communication | waiting | driver first |",
+        "| workers | × real time | read | summarise | communication | waiting | driver alone |",
         "|---|---|---|---|---|---|---|",
     ]
     lines += [

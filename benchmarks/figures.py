@@ -36,8 +36,9 @@ def kernel() -> str:
     found = json.loads((RESULTS / "kernels.json").read_text())
     threads = max(row["threads"] for row in found["rows"])
     lines = [
-        "The kernel's inner step at 257 bins in float32, as a share of this machine's own matrix "
-        "product, and against the same step in scikit-learn and NumPy on the same threads:",
+        "Speed of the kernel's inner step at 257 bins in float32: as a percentage of the speed of "
+        "this machine's own matrix product, and as a multiple of the speed of the same step in "
+        "scikit-learn and NumPy, with the same number of threads:",
         "",
         "| components | 1 thread | × scikit-learn | × NumPy "
         f"| {threads} threads | × scikit-learn | × NumPy |",
@@ -71,14 +72,14 @@ def three() -> str:
     lines.append(
         f"| separation | speech {gains['adapted']:.1f} dB, music {row['median']['music']:.1f} dB "
         f"SI-SDR; {gains['trained']:.1f} dB with a separator trained for five minutes | medians of "
-        f"{row['n_excerpts']} excerpts of 10 s mixed at 0 dB, speaker and music in no training "
-        f"recording, defaults with `--adapt music`, {row['cores']} cores |"
+        f"{row['n_excerpts']} excerpts of 10 s mixed at 0 dB, speaker and music not in the "
+        f"training recordings, defaults with `--adapt music`, {row['cores']} cores |"
     )
     sooner, n_components = race_page.sooner_than(
         json.loads((RESULTS / "race.json").read_text()), "minibatch", "large"
     )
     lines.append(
-        f"| speed to quality | the divergence that scikit-learn's `MiniBatchNMF` ends with, "
+        f"| speed to quality | reaches the final divergence of scikit-learn's `MiniBatchNMF` "
         f"{sooner:.0f} × sooner | 99 min of music, K = {n_components}, Itakura-Saito on power, "
         "frames of 512 samples at 11025 Hz, one thread |"
     )

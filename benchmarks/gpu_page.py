@@ -20,8 +20,8 @@ def section(results: dict[str, Any]) -> str:
         "## On a GPU",
         "",
         f"{gpu['name']}, {gpu['date']}, torch {gpu['torch']}, Triton {gpu['triton']}. Its own "
-        f"TF32 product of large squares runs at {gpu['TF32 product, TFLOP/s']:.0f} TFLOP/s, a "
-        f"copy at {gpu['copy, GB/s'] / 1000:.1f} TB/s. Medians of device events.",
+        f"TF32 product of large square matrices runs at {gpu['TF32 product, TFLOP/s']:.0f} "
+        f"TFLOP/s, a copy at {gpu['copy, GB/s'] / 1000:.1f} TB/s. Medians of device events.",
         "",
         *end_to_end(results.get("end_to_end")),
         *from_files(results.get("from_files")),
@@ -34,9 +34,9 @@ def section(results: dict[str, Any]) -> str:
         "|---" * (len(CONTESTANTS) + 5) + "|",
         *(line(row) for row in results["rows"]),
         "",
-        "The error of each precision of the products: the largest over 1,000 frames of four shapes "
-        "against the reference in float64, of the activations relative to the largest of their "
-        "frame, and of the divergence they reach.",
+        "The largest error of each precision over 1,000 frames of four shapes, against the "
+        "reference in float64: of the activations, relative to the largest activation of their "
+        "frame, and of the divergence that they reach.",
         "",
         "| precision | frames | activations | divergence |",
         "|---|---|---|---|",
@@ -76,9 +76,9 @@ def from_files(measured: dict[str, Any] | None) -> list[str]:
         for row in measured["rows"]
     ]
     return [
-        f"From {measured['hours']:g} h of FLAC in files, K = 32, {measured['n_cores']} cores, the "
-        "decoders take the time. Multiples of real time by the number of threads that read, four "
-        f"unless `-j` is less: {', '.join(speeds)}.",
+        f"From {measured['hours']:g} h of FLAC in files, K = 32, {measured['n_cores']} cores, most "
+        "of the time is spent on decoding. Multiples of real time by the number of threads that "
+        f"read, which is four unless `-j` is less: {', '.join(speeds)}.",
         "",
     ]
 

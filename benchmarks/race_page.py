@@ -150,11 +150,11 @@ def summary(results: dict[str, Any]) -> str:
     sooner = [heat.sooner(peer) for heat, peer in every]
     lower = [heat.lower(peer) for heat, peer in every]
     n_lost = len(list(lost(results)))
-    ahead = "never behind any" if n_lost == 0 else f"behind at some time in {n_lost} of them"
+    ahead = "never behind" if n_lost == 0 else f"behind the peer for a while in {n_lost} of them"
     return (
         f"**Against the peers**: over {len(every)} comparisons on one thread, the default reaches "
         f"the divergence that a peer ends with {np.median(sooner):.0f} × sooner (median) and is "
-        f"{np.median(lower):.0%} lower by then; from its first pass on it is {ahead}."
+        f"{np.median(lower):.0%} lower at that time; after its first pass it is {ahead}."
     )
 
 
@@ -170,10 +170,10 @@ def section(results: dict[str, Any]) -> str:
         "Held-out divergence per bin against wall seconds of learning, for `ondes` and for other "
         "packages. Every contestant runs in a process of its own. All dictionaries are scored "
         f"alike, at converged activations, on {settings['n_held_out']} frames from other seconds, "
-        "tracks or sentences. Peers start from the default's first dictionary, which is drawn "
-        "during the default's time, not during theirs; they get frames and bins scaled to mean "
-        "one, to which the divergence is invariant and which their floors need; nothing stops "
-        f"them early; r = {peers.R} has the same meaning for each. {frontend['sr']} Hz, window "
+        "tracks or sentences. Peers start from the same first dictionary as the default, whose "
+        "computation counts in the default's time only. Their frames and bins are scaled to mean "
+        "one: the divergence is invariant to this, and their absolute floors need it. Early "
+        f"stopping is off, and r = {peers.R} means the same for each. {frontend['sr']} Hz, window "
         f"{frontend['n_fft']}, "
         f"medians of up to {settings['n_seeds']} seeds. {machine['cpu']}, {machine['cores']} "
         f"cores, {machine['date']}." + (in_part if settings["one_in"] > 1 else ""),
@@ -222,7 +222,7 @@ def _verdicts(results: dict[str, Any]) -> str:
         )
     behind = list(lost(results))
     if not behind:
-        lines.append("- From its first pass on, the default is behind no peer, on no set.")
+        lines.append("- After its first pass, the default is never behind a peer on any set.")
     for heat, peer, moments in behind:
         worst = max(moments, key=lambda moment: moment.share)
         lines.append(
@@ -301,7 +301,8 @@ def readme_table(results: dict[str, Any]) -> str:
     titles = [f"{SIZES[size]} of music" for size in rows]
     lines = [
         f"Against other packages, K = {most}, one thread: how many times sooner `ondes` reaches "
-        "the held-out divergence that the other ends with, and how much lower it is by then:",
+        "the final held-out divergence of the other package, and how much lower its own divergence "
+        "is when the other package ends:",
         "",
         "| | " + " | ".join(titles) + " |",
         "|---" * (len(rows) + 1) + "|",

@@ -47,8 +47,8 @@ SONGS = "G"
 OWN = ("dictionaries", "adapted", "free", "trained")
 TITLES = {
     "A": "Known speaker, held-out sentences and tracks",
-    "unseen": "A speaker and music that were never heard",
-    "small": "As A, from two minutes of speech and five of music",
+    "unseen": "A speaker and music that are not in the training recordings",
+    "small": "Known speaker, learned from two minutes of speech and five of music",
     SONGS: "The guitar of a song, learned from three other songs",
 }
 
@@ -201,11 +201,11 @@ def section(results: dict[str, Any]) -> str:
     parts = [
         "## Separation",
         "Medians of SI-SDR in decibels over excerpts of 10 s at 16 kHz, half the range over seeds "
-        "after ±, and in brackets the SDR of museval. Nothing is mixed from recordings that were "
+        "after ±, and in brackets the SDR of museval. No mixture contains a recording that was "
         "learned from. Peers' dictionaries are used by the same separator, at the better of two "
-        "sparsities. The oracle's Wiener mask comes from the true sources. Separators "
-        "and the recurrent network trained for as long as each row of the JSON says; its seconds "
-        "and rates were taken beside other work.",
+        "sparsities. The oracle Wiener mask is computed from the true sources. The JSON file "
+        "states how long each separator and the recurrent network were trained; its times were "
+        "measured while other programs ran.",
     ]
     for condition, title in TITLES.items():
         names = ("guitar", "rest") if condition == SONGS else ("speech", "music")
@@ -228,8 +228,8 @@ def section(results: dict[str, Any]) -> str:
 def _noise_table(results: dict[str, Any]) -> str:
     lines = [
         "**Noise reduction**: gain of SI-SDR in decibels, median and quartiles; twelve recordings "
-        "of wind, water, fire, saws, looms, stone, a night, a street and an inn, each under two "
-        "speakers; four seconds of each noise are heard alone.",
+        "of wind, water, fire, saws, looms, stone, a night, a street and an inn, each mixed with "
+        "two speakers; the example of each noise alone lasts four seconds.",
         "",
         "| | " + " | ".join(f"{snr} dB before" for snr in noise.SNRS) + " |",
         "|---" * (1 + len(noise.SNRS)) + "|",

@@ -24,6 +24,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx_click",
     "sphinx_gallery.gen_gallery",
+    "terms",
 ]
 exclude_patterns = ["gallery", "figures", "templates", "**/GALLERY_HEADER.rst"]
 templates_path = ["templates"]
@@ -47,6 +48,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_memory": False,
+    "write_computation_times": False,  # its page loads scripts from the network
     "show_signature": False,
     "remove_config_comments": True,
     "within_subsection_order": "FileNameSortKey",
@@ -65,6 +67,7 @@ html_theme_options = {
     "navbar_end": ["theme-switcher"],
     "header_links_before_dropdown": 7,
     "secondary_sidebar_items": ["page-toc"],
+    "show_toc_level": 2,
     "footer_start": ["copyright"],
     "footer_end": [],
     "logo": {"text": "ondes"},
@@ -72,7 +75,8 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 html_context = {"default_mode": "auto"}
-html_sidebars = {"start": [], "faq": [], "cite": []}
+# No empty sidebar on pages that have no pages below them.
+html_sidebars = {page: [] for page in ("start", "commands", "algorithm", "results")}
 suppress_warnings = ["config.cache"]
 
 write_reference(HERE / "reference")

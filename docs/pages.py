@@ -14,6 +14,7 @@ GROUPS = {
         "separate", "separate_file", "Separator", "discover_sources", "denoise", "denoise_file",
         "train", "TrainedSeparator",
     ],
+    "Tables": ["activations"],
     "Arrays: the scikit-learn estimator": ["OnlineNMF", "Solver", "Statistics", "itakura_saito"],
     "Forgetting": ["GrowingMemory", "HalfLife", "PerPass"],
     "Penalties": ["GroupLog", "L1", "LogSparsity", "Smoothness"],
@@ -28,16 +29,17 @@ LISTED_ELSEWHERE = {
     "faq", "glossary", "cite", "contributing", "changelog",
 }  # fmt: skip
 FURTHER = "Further names"
-# Made sound and its scores: not in `ondes` itself, since few need them.
-BESIDE = {"Made sound and scores": ["ondes.scene.make_scene", "ondes.scene.Scene",
+# Not in `ondes` itself, since few need them.
+BESIDE = {"Synthetic sound and scores": ["ondes.scene.make_scene", "ondes.scene.Scene",
                                     "ondes.scores.si_sdr"]}  # fmt: skip
 
 PAGE = """\
 Python reference
 ================
 
-Everything that ``import ondes`` offers. A module is imported when one of its names is first used.
-Rows are time: frames have the shape (n_frames, n_bins), activations (n_frames, n_components).
+All public names of ``ondes``. Modules are imported when one of their names is first used, so
+``import ondes`` is fast. In every array a row is a frame: spectra have the shape
+(n_frames, n_bins), activations have the shape (n_frames, n_components).
 
 """
 

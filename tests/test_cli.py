@@ -223,7 +223,9 @@ def test_an_existing_model_needs_force_and_is_noticed_before_any_work(good, tmp_
     output.write_text("precious")
     done = run("learn", tmp_path / "absent.wav", "-o", output)
     assert done.returncode == 1
-    assert sentence(done) == f"{output}: exists already; choose another name, or force."
+    assert (
+        sentence(done) == f"{output}: exists already; choose another name, or replace it (--force)."
+    )
     assert output.read_text() == "precious"
     assert run("learn", good, "-o", output, *SMALL, "--force").returncode == 0
     assert load(output).n_components == 4

@@ -677,6 +677,17 @@ def test_streams_arrays_and_impossible_shards_are_refused(recordings):
         learn_here(recordings, checkpoint="run", checkpoint_every=-1)
 
 
+def test_workers_do_not_warn_about_the_threads_of_the_driver(client, recordings, expected):
+    assert same(learn_on(client, recordings, n_jobs=2), expected)
+
+    def warned():
+        from ondes.nmf import encoding
+
+        return [key for key in getattr(encoding, "__warningregistry__", {}) if key != "version"]
+
+    assert not any(client.run(warned).values())
+
+
 def test_dask_is_loaded_only_for_a_cluster(recordings):
     code = (
         "import sys; sys.modules['distributed'] = None\n"

@@ -255,6 +255,20 @@ def test_every_page_is_reached_from_the_first():
         assert name in listed or f"tutorials/{name}" in listed, name
 
 
+def test_first_uses_of_a_term_are_found_and_only_these():
+    from terms import first_uses, forms_of, glossary_terms
+
+    terms = glossary_terms((DOCS / "glossary.md").read_text(encoding="utf-8"))
+    assert {"dictionary", "NMF", "SI-SDR", "STFT", "component"} <= set(terms)
+    assert terms == sorted(terms, key=str.lower)
+    forms, seen = forms_of(terms), set()
+    text = "In dictionary.wav: Dictionaries by NMF, stem-like, stems/, a dictionary of stems."
+    found = [(text[start:end], term) for start, end, term in first_uses(text, forms, seen)]
+    assert found == [("Dictionaries", "dictionary"), ("NMF", "NMF"), ("stems", "stem")]
+    assert first_uses("Another dictionary in two mini-batches", forms, seen) == [(26, 38, "batch")]
+    assert first_uses("k components", {"K": "K"}, set()) == []
+
+
 def test_one_version_is_stated_everywhere():
     version = ondes.__version__
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == version

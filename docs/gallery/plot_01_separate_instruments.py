@@ -2,7 +2,7 @@
 Separate four instruments
 =========================
 
-Learn one dictionary per instrument from one tune, and take another tune apart.
+Learn one dictionary per instrument from one tune, and separate another tune with them.
 """
 
 import matplotlib.pyplot as plt
@@ -12,13 +12,14 @@ from ondes.scene import make_scene
 from ondes.scores import si_sdr
 
 # %%
-# Two tunes by the same four instruments. The first is to learn from, the second to be separated.
+# Two synthetic tunes with the same four instruments: one to learn from, one to separate.
 
 training = make_scene(seconds=16, random_state=1)
 tune = make_scene(seconds=8, random_state=0)
 
 # %%
-# One dictionary per instrument, of 16 spectra each. A short recording is visited several times.
+# One dictionary per instrument, of 16 components each. The recordings are short, so learning makes
+# five passes over them.
 
 settings = {"sr": tune.sr, "n_fft": 2048, "n_passes": 5}
 dictionaries = {name: ondes.learn(stem, 16, **settings) for name, stem in training.stems.items()}
@@ -31,8 +32,8 @@ players = {"mixture": (tune.mixture, tune.sr)}
 players |= {name: (stem, tune.sr) for name, stem in stems.items()}
 
 # %%
-# SI-SDR tells in decibels how close a signal is to the true source: first the mixture itself, then
-# what was separated.
+# SI-SDR says in decibels how close a signal is to the true source. It is shown for the mixture
+# itself, and for the separated stems.
 
 before = [si_sdr(stem, tune.mixture) for stem in tune.stems.values()]
 after = [si_sdr(stem, stems[name]) for name, stem in tune.stems.items()]

@@ -18,8 +18,8 @@ activations = dictionary.transform(bass)
 print("spectra:", dictionary.components.shape, "activations:", activations.shape)
 
 # %%
-# Each row of ``components`` is a spectrum that sums to one. Here they are sorted by where they have
-# most of their energy: the notes of the bass line, low to high.
+# Each row of ``components`` is a spectrum that sums to one. Here the rows are sorted by their
+# strongest frequency: they are the notes of the bass line, from low to high.
 
 order = np.argsort(np.argmax(dictionary.components, axis=1))
 n_bins = 150
@@ -36,6 +36,6 @@ right.set(xlabel="seconds", title="their activations")
 plt.show()
 
 # %%
-# The sound that they explain:
+# This is the sound that the dictionary was learned from:
 
 players = {"bass": (bass, scene.sr)}

@@ -14,7 +14,7 @@ from ondes.scores import si_sdr
 
 
 def two_parts(scene):
-    """The drums, and all that has a pitch."""
+    """The drums, and everything that has a pitch."""
     return {"drums": scene.stems["drums"], "harmonic": scene.stems["strings"] + scene.stems["bass"]}
 
 
@@ -31,7 +31,7 @@ for name, stem in stems.items():
 players = {"mixture": (mixture, sr)} | {name: (stem, sr) for name, stem in stems.items()}
 
 # %%
-# Drums are vertical lines in a spectrogram, strings are horizontal ones.
+# In a spectrogram, drums are vertical lines and strings are horizontal lines.
 
 figure, axes = plt.subplots(1, 3, figsize=(9, 3), sharey=True, layout="constrained")
 stft = ondes.Stft(n_fft=1024)

@@ -2,7 +2,7 @@
 Remove noise that can be heard alone
 ====================================
 
-The first two seconds have nothing but wind: that is enough to reduce it everywhere.
+In the first two seconds only wind is heard. That is enough to reduce it everywhere.
 """
 
 import matplotlib.pyplot as plt
@@ -24,8 +24,8 @@ noisy = music + 2 * scene.stems["wind"]
 plain = ondes.denoise(noisy, sr, noise=(0.0, 2.0))
 
 # %%
-# With a dictionary of what is to be kept, from another recording, a noise that swells is reduced
-# further.
+# With a dictionary of the sound to keep, learned from another recording, a noise whose loudness
+# changes is reduced further.
 
 training = make_scene(seconds=16, random_state=6).stems
 kept = ondes.learn(training["strings"] + training["bass"], 32, sr=sr, n_fft=2048, n_passes=3)
@@ -36,7 +36,7 @@ for name, sound in {"noisy": noisy, "plain": plain, "with a dictionary": better}
 players = {"noisy": (noisy, sr), "plain": (plain, sr), "with a dictionary": (better, sr)}
 
 # %%
-# The level over time. The noise of the first two seconds is gone, the music is not.
+# The level over time. The noise of the first two seconds is removed, and the music is kept.
 
 figure, axes = plt.subplots(figsize=(8, 3), layout="constrained")
 for name, sound in {"noisy": noisy, "plain": plain, "with a dictionary": better}.items():

@@ -2,8 +2,8 @@
 Only one source is known
 ========================
 
-There are recordings of the strings and of nothing else. The rest is learned from the mixture while
-it is separated: ``n_free`` in Python, ``--free`` on the command line.
+There are recordings of the strings, but not of the drums. The components of the drums are learned
+from the mixture while it is separated: ``n_free`` in Python, ``--free`` on the command line.
 """
 
 import matplotlib.pyplot as plt
@@ -24,8 +24,8 @@ results = {
 }
 
 # %%
-# Components that are free explain the drums, and some of the strings, too. Expect less than with a
-# dictionary of each source.
+# The free components also explain some of the strings. Expect less than with a dictionary of each
+# source.
 
 scores = {name: si_sdr(tune.stems["strings"], stems["strings"]) for name, stems in results.items()}
 scores = {"the mixture": si_sdr(tune.stems["strings"], mixture)} | scores

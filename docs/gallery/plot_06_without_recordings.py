@@ -4,7 +4,7 @@ Nothing but the mixture
 
 ``ondes.discover_sources`` learns the sources of a recording from that recording alone, and groups
 components that are active together. It works for some mixtures and not for others: listen before
-you trust it.
+you rely on it.
 """
 
 import matplotlib.pyplot as plt
@@ -23,7 +23,7 @@ def separate_blindly(names):
     mixture = sum(parts)
     found = ondes.discover_sources(mixture, 2, sr=sr, n_components=12, n_passes=5)
     first, second = found.separate(mixture, sr=sr).values()
-    # Which is which has to be heard. Here the truth is known: the better assignment counts.
+    # A listener would have to say which is which. Here the stems are known: take the better order.
     orders = [(first, second), (second, first)]
     scores = [[si_sdr(*pair) for pair in zip(parts, order, strict=True)] for order in orders]
     better = max(range(2), key=lambda n: sum(scores[n]))
@@ -41,13 +41,13 @@ players = {
 }
 
 # %%
-# Bass and kick drum share the lowest bins, and sound together.
+# The bass and the kick drum have the same lowest frequencies, and sound at the same time.
 
 mixture, found, bass_and_drums = separate_blindly(("bass", "drums"))
 players = {"mixture": (mixture, sr), "found: bass": (found[0], sr), "found: drums": (found[1], sr)}
 
 # %%
-# The first mixture was separated, the second was not. The mixture itself is near 0 dB.
+# The first mixture is separated, the second is not. The mixture itself is near 0 dB.
 
 figure, axes = plt.subplots(figsize=(7, 2.6), layout="constrained")
 labels = ["strings", "drums", "bass", "drums (with bass)"]

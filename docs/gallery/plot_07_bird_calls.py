@@ -2,8 +2,8 @@
 Find bird calls under the wind
 ==============================
 
-A dictionary of the background and one of the call. The activations of the call tell when it sounds,
-also where it is quieter than the wind.
+With one dictionary of the background and one of the call, separation shows when the call sounds,
+even if it is quieter than the wind.
 """
 
 import matplotlib.pyplot as plt
@@ -45,8 +45,9 @@ models = {"call": ondes.learn(examples, 8, **settings), "wind": ondes.learn(wind
 stems = ondes.separate(field, models, sr=sr)
 
 # %%
-# The share of the call in the band where it lies, from 2.5 to 5 kHz, in blocks of 0.1 s. Wind alone
-# leaves some of it there as well: the threshold is a multiple of the median.
+# The share of the call in the power of its frequency band, 2.5 to 5 kHz, averaged over six frames.
+# The share is not zero where there is only wind, so the threshold lies halfway between the median
+# and the highest share.
 
 stft = ondes.Stft(n_fft=1024, hop_length=735)
 low, high = (int(hertz * 1024 / sr) for hertz in (2500, 5000))

@@ -2,8 +2,8 @@
 Notice that a machine sounds different
 ======================================
 
-Learn what a machine sounds like while it is well. How badly a later minute is explained tells when
-something new has joined in.
+Learn the sound of a machine in good condition. When a later recording has a higher divergence, the
+machine sounds different.
 """
 
 import matplotlib.pyplot as plt
@@ -16,7 +16,7 @@ rng = np.random.default_rng(1)
 
 
 def machine(seconds, worn=0.0):
-    """A hum with harmonics, a fan's noise, and a bearing that clicks where it is worn."""
+    """A hum with harmonics, the noise of a fan, and a bearing that clicks if it is worn."""
     time = np.arange(int(seconds * sr)) / sr
     hum = sum(np.sin(2 * np.pi * 50 * k * time + k) / k for k in range(1, 8))
     fan = np.convolve(rng.standard_normal(len(time)), np.ones(8) / 8, mode="same")
@@ -29,14 +29,14 @@ def machine(seconds, worn=0.0):
 
 
 # %%
-# Itakura-Saito on power weighs quiet detail as much as loud, which suits this: a fault is quiet.
+# Itakura-Saito on power spectra weights quiet detail as much as loud. Faults are quiet at first.
 
 healthy = ondes.learn(
     machine(60), 8, sr=sr, n_fft=512, spectrum="power", beta_loss="itakura-saito", sparsity=0.0
 )
 
 # %%
-# A day in short: 5 s of every hour. From hour 14 on the bearing wears.
+# Five seconds of every hour of one day. From hour 14 on, the bearing wears out.
 
 wear = [0.0] * 14 + [0.2 * step for step in range(1, 11)]
 hours = [machine(5, worn) for worn in wear]
@@ -53,7 +53,7 @@ print(f"alarm at hour {alarm}")
 figure, axes = plt.subplots(figsize=(8, 2.8), layout="constrained")
 axes.plot(divergences, "o-")
 axes.axhline(
-    limit, color="tab:red", linewidth=0.8, label="mean and five deviations of the first 12 h"
+    limit, color="tab:red", linewidth=0.8, label="mean + 5 standard deviations of the first 12 h"
 )
 axes.axvspan(14, 23, alpha=0.1, label="the bearing wears")
 axes.set(xlabel="hour", ylabel="divergence per bin")

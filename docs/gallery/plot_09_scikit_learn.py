@@ -2,8 +2,8 @@
 In a scikit-learn pipeline
 ==========================
 
-``OnlineNMF`` is a transformer: activations are features for any classifier. Here short clips are
-sorted by instrument.
+``OnlineNMF`` is a transformer: its activations are features for any classifier. Here single frames
+are classified by instrument.
 """
 
 import matplotlib.pyplot as plt
@@ -18,7 +18,7 @@ import ondes
 from ondes.scene import make_scene
 
 # %%
-# Frames with one row each, and the instrument of each frame. Frames without sound are left out.
+# One row per frame, and the instrument of each frame as its label. Silent frames are left out.
 
 stft = ondes.Stft(n_fft=1024)
 rows, labels, tunes = [], [], []
@@ -33,7 +33,7 @@ X, y = np.concatenate(rows), np.array(labels)
 print(X.shape, dict(zip(*np.unique(y, return_counts=True), strict=True)))
 
 # %%
-# Cross-validation by tune: no frame is judged by a model that has heard its tune.
+# Cross-validation by tune: no frame is classified by a model that was fitted to its tune.
 
 pipeline = make_pipeline(
     ondes.OnlineNMF(16, n_passes=3, random_state=0),
@@ -51,7 +51,7 @@ predicted = cross_val_predict(
         for tune in range(4)
     ],
 )
-print(f"{np.mean(predicted == y):.1%} of the frames are right")
+print(f"{np.mean(predicted == y):.1%} of the frames are classified correctly")
 
 figure, axes = plt.subplots(figsize=(5, 4), layout="constrained")
 ConfusionMatrixDisplay.from_predictions(

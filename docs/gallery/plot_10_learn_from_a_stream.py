@@ -2,8 +2,8 @@
 Learn from a stream
 ===================
 
-``partial_fit`` takes frames as they come, once. How the past fades decides how good the dictionary
-is by then.
+``partial_fit`` takes frames as they arrive, each of them once. The forgetting rule, which gives old
+frames less weight than new ones, decides how good the dictionary becomes.
 """
 
 import matplotlib.pyplot as plt
@@ -13,7 +13,7 @@ import ondes
 from ondes.scene import make_scene
 
 # %%
-# Frames of a minute of music, in blocks as a microphone would give them, and others to judge by.
+# Frames of one minute of music, in blocks as from a microphone, and held-out frames to score with.
 
 stft = ondes.Stft(n_fft=1024)
 stream = stft.power(make_scene(60, random_state=2).mixture)
@@ -21,10 +21,11 @@ held_out = stft.power(make_scene(8, random_state=9).mixture)
 blocks = np.array_split(stream, 30)
 
 # %%
-# ``GrowingMemory(p)`` weighs a frame by (its number / all so far) to the power p. A young
-# dictionary forgets its bad start at once, an old one averages over more and more frames. The
-# default is p = 200, which is made for hours and for several passes. ``HalfLife`` forgets at a
-# constant rate, which follows a sound that changes.
+# ``GrowingMemory(p)`` gives frame s the weight (s / t) to the power p after t frames. At first the
+# memory is short, so the poor start of the dictionary is forgotten quickly; later it becomes
+# longer, so the dictionary averages over more and more frames. The default p = 200 is made for
+# hours of sound and for several passes. ``HalfLife`` forgets at a constant rate, which suits a
+# sound that changes.
 
 rules = {
     "GrowingMemory(), the default": ondes.GrowingMemory(),
@@ -42,4 +43,5 @@ axes.legend()
 plt.show()
 
 # %%
-# For one pass over a minute of sound that does not change, a longer memory is better.
+# For one pass over one minute of sound that does not change, a longer memory (a smaller p) is
+# better.

@@ -26,9 +26,9 @@ for size in sizes:
     divergence.append(-models["strings"].estimator.score(frames))
 
 # %%
-# Left: the divergence on a tune that was not learned from falls with every component. Right: the
-# separation rises steeply up to 8, and then slowly. Conditions: 16 s of made sound per instrument,
-# 22050 Hz, frames of 2048 samples, 2 passes.
+# Left: on a tune that was not learned from, the divergence keeps falling as components are added.
+# Right: separation improves steeply up to 8 components, and then slowly. Conditions: 16 s of
+# synthetic sound per instrument, 22050 Hz, frames of 2048 samples, 2 passes.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
 left.semilogx(sizes, divergence, "o-", base=2)

@@ -2,7 +2,7 @@
 How long should a frame be?
 ===========================
 
-Long frames tell pitches apart, short ones tell moments apart. Try it with your own kind of sound.
+Long frames resolve pitch, short frames resolve time. Try it with your own kind of sound.
 """
 
 import matplotlib.pyplot as plt
@@ -24,10 +24,10 @@ for length in lengths:
     scores.append([si_sdr(stem, stems[name]) for name, stem in tune.stems.items()])
 
 # %%
-# No length is best for all. Below 20 ms all lose, since low pitches cannot be told apart. The bass
-# gains from very long frames, the wind loses. Made drums repeat exactly, which long frames reward;
-# real ones do not. Conditions: 16 s of made sound per instrument, 22050 Hz, 16 components per
-# source, 2 passes.
+# No length is best for all instruments. Below 20 ms all of them lose, because low pitches cannot be
+# resolved. The bass gains from very long frames, the wind loses. Synthetic drums repeat exactly, so
+# long frames suit them; real drums do not. Conditions: 16 s of synthetic sound per instrument,
+# 22050 Hz, 16 components per source, 2 passes.
 
 figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
 axes.semilogx([1000 * length / sr for length in lengths], scores, "o-", label=list(tune.stems))

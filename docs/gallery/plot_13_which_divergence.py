@@ -2,7 +2,7 @@
 Which divergence, how sparse, how many passes?
 ==============================================
 
-The three settings that remain, on one made tune.
+Three more settings, compared on one synthetic tune.
 """
 
 import matplotlib.pyplot as plt
@@ -17,7 +17,7 @@ sr = tune.sr
 
 
 def mean_score(**settings):
-    """Mean SI-SDR of the four sources with dictionaries of these settings."""
+    """Mean SI-SDR of the four sources, with dictionaries learned with these settings."""
     settings = {"n_passes": 2} | settings
     models = {
         name: ondes.learn(stem, 16, sr=sr, n_fft=2048, **settings)
@@ -36,9 +36,9 @@ passes = [1, 2, 4, 8]
 sparsities = [0.0, 0.5, 1.0, 2.0, 4.0, 8.0]
 
 # %%
-# Conditions: 12 s of made sound per instrument, 22050 Hz, frames of 2048 samples, 16 components per
-# source. Many passes over a few seconds learn these by heart, and gain nothing for another tune.
-# With hours of recordings one pass is enough: there is always new sound to learn from.
+# Conditions: 12 s of synthetic sound per instrument, 22050 Hz, frames of 2048 samples, 16
+# components per source. Many passes over a few seconds overfit to them, and gain nothing for
+# another tune. With hours of recordings one pass is enough, because new sound keeps coming.
 
 figure, (first, second, third) = plt.subplots(1, 3, figsize=(10, 3), layout="constrained")
 first.barh(list(kinds), [mean_score(**kind) for kind in kinds.values()])

@@ -1,9 +1,9 @@
 """
-Stop, and go on as if nothing had happened
-==========================================
+Stop, and continue later with the same result
+=============================================
 
-A dictionary that was saved continues exactly where it stopped, and two halves of a stream can be
-summarised apart and added.
+A dictionary that was saved can continue learning exactly where it stopped. And the statistics of
+two halves of a stream can be computed separately and added.
 """
 
 import tempfile
@@ -19,12 +19,12 @@ first, second = (make_scene(6, random_state=seed).mixture for seed in range(2))
 settings = {"sr": 22050, "n_fft": 1024, "n_components": 8}
 
 # %%
-# In one process …
+# Either learn from both recordings in one process,
 
 whole = ondes.learn(first, **settings).learn(second)
 
 # %%
-# … or saved in between, and loaded by another.
+# or save the dictionary in between, and load it in another process.
 
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder, "half.ondes")
@@ -34,7 +34,7 @@ with tempfile.TemporaryDirectory() as folder:
 print("the same bits:", np.array_equal(whole.components, halves.components))
 
 # %%
-# Statistics add like numbers, so frames may be summarised anywhere: threads, files, machines.
+# Statistics can be added, so they can be computed in other threads or on other machines.
 
 frames = ondes.Stft(n_fft=1024).power(first)
 model = ondes.OnlineNMF(8, random_state=0).partial_fit(frames)
@@ -43,7 +43,7 @@ apart = model.summarise(frames[:200]) + model.summarise(frames[200:])
 print("the same sums:", np.allclose(together.numerator, apart.numerator, rtol=1e-6))
 
 # %%
-# The mean of the spectra after six seconds, and after all twelve.
+# The mean of the components after six seconds, and after all twelve.
 
 half = ondes.learn(first, **settings)
 figure, axes = plt.subplots(figsize=(8, 2.6), layout="constrained")

@@ -55,7 +55,7 @@ def check_destination(path: str | Path, force: bool = False) -> None:
         if mode and not stat.S_ISREG(mode):
             raise FileError(path, "is a device, pipe or socket; name a file")
         if os.path.lexists(target) and not force:  # also a link that leads nowhere
-            raise FileError(path, "exists already; choose another name, or force")
+            raise FileError(path, "exists already; choose another name, or replace it (--force)")
         folder = target.absolute().parent
         if not folder.is_dir():
             raise FileError(path, "cannot be written (its folder does not exist)")

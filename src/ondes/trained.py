@@ -183,10 +183,10 @@ def train(
     checkpoint : str or Path, optional
         A file that training can be resumed from; it is a separator, too.
     resume : bool
-        Continue from `checkpoint` where it exists; with `n_updates` on a CPU, to the very bytes of
-        an uninterrupted run. Recordings and settings must be the same.
+        Continue from `checkpoint` where it exists; with `n_updates` on a CPU, the result has the
+        same bytes as an uninterrupted run. Recordings and settings must be the same.
     progress : callable, optional
-        Called with a `SeparatorProgress` now and then.
+        Called with a `SeparatorProgress` from time to time.
     on_error : callable, optional
         Called once for each unreadable recording with its path and the `FileError`; training
         continues with the others. Without it the error is raised.
@@ -331,7 +331,7 @@ def _examples(
             found.append(part * np.float32(SCORED_LEVEL / level))
     if not found:
         raise ValueError(
-            f"The recordings of {name!r} have no {seconds:g} s with sound in a row; give more."
+            f"The recordings of {name!r} have no {seconds:g} s of uninterrupted sound; give more."
         )
     order = np.random.default_rng(seed).permutation(len(found))[:n_examples]
     return [found[number] for number in order]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--by",
     type=click.Choice(["component", "source"]),
-    help="What has a level of its own.  [default: sources where there are several]",
+    help="Measure each component or each source.  [default: source, if there are several]",
 )
 @click.option(
     "--threshold",
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     "--labels",
     type=click.Path(),
     metavar="FILE",
-    help="Also write the events as labels for Audacity; for several FILES a folder.",
+    help="Also write the events as labels for Audacity; for several FILES, name a folder.",
 )
 @options.span
 @options.raw
@@ -74,9 +74,9 @@ def activations(files: tuple[str, ...], **given: Any) -> int:
     """Write a table of what sounds when in FILES: recordings, folders and globs.
 
     The columns are file, start, end, time, component or source, level_db and oddness. A level is
-    that of the sound when it is heard alone, in dB re full scale. The time is that of the clock,
-    where names such as 20240131_063000.wav have it. Oddness tells how badly the models explain the
-    moment. Memory does not grow with the length of the recordings.
+    that of the component or source when it is played alone, in dB relative to full scale. The time
+    is clock time, where the name of a file contains it, as in 20240131_063000.wav. Oddness says how
+    badly the models explain the moment. Memory does not grow with the length of the recordings.
 
     \b
     ondes activations pond/ -d pond.ondes -o pond.csv
@@ -117,7 +117,7 @@ def _check_usage(given: dict[str, Any]) -> None:
         for option in ("labels", "min_length", "min_gap"):
             if given[option]:
                 name = option.replace("_", "-")
-                raise click.UsageError(f"--{name} needs --threshold, above which events are.")
+                raise click.UsageError(f"--{name} needs --threshold, the level of an event.")
     if given["as_json"] and given["output"] == "-":
         raise click.UsageError("-o - and --json both need standard output; give one of them.")
     if given["output"] is not None:
@@ -153,7 +153,7 @@ def _label_files(recordings: Sequence[Any], given: dict[str, Any]) -> dict[str, 
         check_destination(target, given["force"])
         return {str(recordings[0]): target}
     if target.exists() and not target.is_dir():
-        raise click.UsageError("--labels of several recordings must be a folder.")
+        raise click.UsageError("--labels must be a folder where there are several recordings.")
     names = {str(path): target / f"{_stem(path)}.txt" for path in recordings}
     if len(set(names.values())) < len(names):
         raise click.UsageError(

@@ -9,7 +9,7 @@ from click.shell_completion import get_completion_class
 @click.command(short_help="Print a shell completion script.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print a script with which a SHELL completes the options of `ondes`.
+    """Print a script that lets your SHELL complete the commands and options of `ondes`.
 
     \b
     bash:  ondes completion bash >> ~/.bashrc

@@ -34,7 +34,7 @@ def _as_noise(_: click.Context, __: click.Parameter, given: str) -> str | tuple[
     required=True,
     metavar="TIME-TIME|FILE",
     callback=_as_noise,
-    help="Where the noise is alone, as 0:03-0:09, or a recording of it.",
+    help="Where only the noise is heard, as in 0:03-0:09, or a recording of it.",
 )
 @options.dictionaries(required=False, multiple=False)
 @click.option(
@@ -43,7 +43,7 @@ def _as_noise(_: click.Context, __: click.Parameter, given: str) -> str | tuple[
     metavar="DB",
     default=30.0,
     show_default=True,
-    help="Reduce the noise by so many decibels at most.",
+    help="Reduce the noise by at most this many decibels.",
 )
 @options.output("The file to write.  [default: NAME-denoised.wav]", type=click.Path(dir_okay=False))
 @options.seed
@@ -53,8 +53,8 @@ def _as_noise(_: click.Context, __: click.Parameter, given: str) -> str | tuple[
 def denoise(recording: str, **given: Any) -> int:
     """Reduce the noise in a RECORDING, from an example of the noise alone.
 
-    With a model of speech, or of any other sound to keep, also a noise that changes is reduced.
-    Sampling rate and channels stay.
+    With a model of speech, or of any other sound to keep, noise that changes over time is reduced
+    as well. The result has the sampling rate and the channels of the RECORDING.
 
     \b
     ondes denoise talk.wav --noise 0:03-0:09 -d speech.ondes

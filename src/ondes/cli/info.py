@@ -10,7 +10,7 @@ from ondes.cli import options, terminal
 from ondes.errors import printable
 
 if TYPE_CHECKING:
-    from ondes.nmf.estimator import OnlineNMF
+    from ondes.nmf.learner import DictionaryLearner
     from ondes.trained import TrainedSeparator
 
 PACKAGES = ("numpy", "scipy", "scikit-learn", "soundfile", "soxr", "click", "rich")
@@ -19,6 +19,9 @@ EXTRAS = {
     "report": ("matplotlib", "jinja2"),
     "dask": ("distributed",),
     "torch": ("torch",),
+    "remote": ("fsspec",),
+    "tables": ("pyarrow",),
+    "studio": ("starlette", "uvicorn"),
 }
 N_NAMED = 3
 
@@ -51,7 +54,7 @@ def _model(path: str) -> dict[str, Any]:
         "model": path,
         "n_components": dictionary.n_components,
         "n_bins": dictionary.components.shape[1],
-        "n_frames": dictionary.estimator.n_frames_seen_,
+        "n_frames": dictionary.learner.n_frames_seen_,
     }
     if dictionary.audio is not None:
         stft = dictionary.audio.stft
@@ -62,7 +65,7 @@ def _model(path: str) -> dict[str, Any]:
         facts |= {"seconds": history.seconds, "divergence": history.divergence}
         facts |= {"n_files": history.n_files, "n_failed": history.n_failed}
         facts |= {"stopped_by": history.stopped_by, "files": list(history.files)}
-    return facts | {"settings": _unusual_settings(dictionary.estimator)}
+    return facts | {"settings": _unusual_settings(dictionary.learner)}
 
 
 def _separator(path: str, separator: TrainedSeparator) -> dict[str, Any]:
@@ -84,7 +87,7 @@ def _separator(path: str, separator: TrainedSeparator) -> dict[str, Any]:
     return facts
 
 
-def _unusual_settings(estimator: OnlineNMF) -> dict[str, str]:
+def _unusual_settings(estimator: DictionaryLearner) -> dict[str, str]:
     """The parameters that differ from their defaults, arrays by their shape."""
     usual = type(estimator)().get_params(deep=False)
     own = estimator.get_params(deep=False)

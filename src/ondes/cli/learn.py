@@ -43,7 +43,7 @@ FIXED_BY_MODEL = (
 @click.option(
     "--spectrum",
     type=click.Choice(["magnitude", "power"]),
-    help="What a frame holds.  [default: magnitude]",
+    help="What a frame contains.  [default: magnitude]",
 )
 @click.option(
     "--beta-loss",
@@ -56,7 +56,7 @@ FIXED_BY_MODEL = (
     "--sparsity",
     type=click.FloatRange(0),
     metavar="X",
-    help="How strongly few active spectra are preferred.  [default: 2]",
+    help="How strongly to prefer few active spectra at a time.  [default: 2]",
 )
 @options.count("--batch-size", help="Frames per update of the dictionary.  [default: 128]")
 @options.top_db
@@ -88,7 +88,7 @@ FIXED_BY_MODEL = (
     metavar="ADDRESS",
     help="Learn on a Dask cluster: tcp://HOST:8786, or local for -j processes on this machine.",
 )
-@options.count("--shards", help="Parts of a round on a cluster, two per worker.  [default: 8]")
+@options.count("--shards", help="Parts of each round on a cluster; two per worker.  [default: 8]")
 @options.span
 @options.raw
 @options.compute
@@ -256,16 +256,16 @@ def _finished(
     from ondes.training_run import TrainingRun
 
     finished = terminal.load_model(str(output))
-    saved = SavedModel(finished.estimator, finished.audio, finished.history)
+    saved = SavedModel(finished.learner, finished.audio, finished.history)
     assert dictionary.audio is not None
-    untrained = dictionary.estimator, dictionary.audio, recordings
+    untrained = dictionary.learner, dictionary.audio, recordings
     TrainingRun(**run).check_finished(output, saved, *untrained)
     return finished
 
 
 def _print_result(dictionary: Dictionary, elapsed: float, failures: Sequence[FileError]) -> None:
     given = click.get_current_context().params
-    history, backend = _history(dictionary), dictionary.estimator.backend_
+    history, backend = _history(dictionary), dictionary.learner.backend_
     assert dictionary.audio is not None
     result = {
         "model": given["output"],

@@ -98,7 +98,7 @@ def count(*names: str, help: str, least: int = 1, default: int | None = None) ->
 def no_minus(_: click.Context, __: click.Parameter, given: str) -> str:
     """The callback of an output that standard output cannot be."""
     if given == "-":
-        raise click.BadParameter("standard output cannot hold it; give a name.")
+        raise click.BadParameter("cannot be written to standard output; give a file name.")
     return given
 
 

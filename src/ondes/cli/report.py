@@ -39,13 +39,13 @@ TOLERANCE = 0.01  # seconds by which the declared length of a recording may be w
     type=click.Choice(["none", "room", "pan"]),
     default="none",
     show_default=True,
-    help="As in `ondes separate`; the page says where the sources stand.",
+    help="As in `ondes separate`; the page shows where the sources are.",
 )
 @click.option(
     "--mic-distance",
     type=click.FloatRange(0, 10, min_open=True),
     metavar="METRES",
-    help="Between the first two microphones, for the angles.  [default: 0.08 is assumed]",
+    help="Distance of the first two microphones, for the angles.  [default: 0.08]",
 )
 @options.discovery
 @options.seed
@@ -53,12 +53,12 @@ TOLERANCE = 0.01  # seconds by which the declared length of a recording may be w
 @options.compute
 @options.force
 def report(mix: str, **given: Any) -> None:
-    """Separate MIX, and show the result on one page that opens from disk and loads nothing else.
+    """Separate MIX, and write one page with the result, which needs no other file and no network.
 
-    The page has the spectrogram and a player of the mixture, of each source and of each component,
-    and tells how well the models explain the sound. Levels are those that are heard. Without -d,
-    the sources are learned from MIX itself. With --spatial room, a source's angle follows from how
-    much later it reaches the second microphone than the first.
+    The page has a spectrogram and a player for the mixture, for each source and for each component,
+    and shows how well the models explain the sound. Levels are those of the sound that is played.
+    Without -d, the sources are learned from MIX itself. With --spatial room, the angle of a source
+    is computed from the delay between the first two microphones.
 
     \b
     ondes report band.wav --sources 4

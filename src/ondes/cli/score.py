@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 def score(files: tuple[str, ...], dictionary: str, **given: Any) -> int:
     """Measure how well a model explains FILES, or how well a separator separates them.
 
-    A dictionary has a divergence per bin: lower is better, and zero is perfect. On recordings that
-    were not used for learning, it compares models of the same settings but -k. The last row is the
-    mean over all frames.
+    For a dictionary, this is the divergence per bin: lower is better, and zero is perfect. Use it
+    to compare models that were learned with the same -k, frames and divergence, on recordings that
+    none of them was learned from. The last row is the mean over all frames.
 
-    A trained separator has a signal-to-distortion ratio (SI-SDR) in decibels on random mixtures of
-    recordings of each source: higher is better, and nothing is gained near zero.
+    For a trained separator, it is the signal-to-distortion ratio (SI-SDR) in decibels on random
+    mixtures of recordings of each source: higher is better, and the mixture itself is near zero.
 
     \b
     ondes score held-out/ -d piano.ondes
@@ -130,5 +130,5 @@ def _divergence(model: Dictionary, path: Location, given: dict[str, Any]) -> tup
     with open_excerpt(path, sr=model.audio.sr, **part) as blocks:
         for frames in active_frames(blocks, model.audio):
             n_frames += len(frames)
-            total -= float(model.estimator.score_samples(frames).sum())
+            total -= float(model.learner.score_samples(frames).sum())
     return n_frames, total / n_frames if n_frames else float("nan")

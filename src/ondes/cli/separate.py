@@ -35,22 +35,22 @@ HIGHEST_RATE = 192_000  # Hz: a faster recording gets no hint
     "--filename",
     default="{track}/{stem}.{ext}",
     show_default=True,
-    help="File names in that folder; {folder} is that of the mix, {trackext} its suffix.",
+    help="File names in that folder; {folder} is the folder of the mix, {trackext} its suffix.",
 )
 @click.option("--flac", is_flag=True, help="Write 24-bit flac instead of float wav.")
 @click.option(
     "--adapt",
     multiple=True,
     metavar="NAME",
-    help="Let the dictionary of this source follow the mix; may be repeated.",
+    help="Adapt the dictionary of this source to the mix; may be repeated.",
 )
-@options.count("--free", help="Learn N more components from the mix; they are the source 'rest'.")
+@options.count("--free", help="Learn N more components from the mix, as the source 'rest'.")
 @click.option(
     "--spatial",
     type=click.Choice(["none", "room", "pan"]),
     default="none",
     show_default=True,
-    help="Where sources are: room, one microphone per source; pan, places in a stereo mix.",
+    help="Use places, too: room, as many microphones as sources; pan, a stereo mix.",
 )
 @options.span
 @options.discovery
@@ -62,11 +62,11 @@ HIGHEST_RATE = 192_000  # Hz: a faster recording gets no hint
 def separate(mixes: tuple[str, ...], **given: Any) -> int:
     """Separate each MIX into sources, which sum to the mix, at its own sampling rate.
 
-    Each -d is one source, named after its file or as in -d NAME=MODEL. One model whose components
-    are in groups is as many sources. Without -d, the sources are learned from the mix itself.
-    --adapt suits the source that the models know less of, usually the music under a voice.
-    With --spatial room, a recording of two to eight microphones gives each source's sound at each
-    of them; it needs as many sources as microphones.
+    Each -d is one source, named after its file or as in -d NAME=MODEL. A model whose components
+    are in groups has one source per group. Without -d, the sources are learned from the mix itself.
+    Use --adapt for the source that the models describe less well, usually the music under a voice.
+    With --spatial room, the mix is a recording of two to eight microphones, as many as sources, and
+    each stem is the sound of its source at every microphone.
 
     \b
     ondes separate talk.mp3 -d speech.ondes -d music.ondes -o stems/

@@ -24,9 +24,9 @@ from ondes.errors import FileError, printable
 def studio(files: tuple[str, ...], port: int, no_browser: bool) -> int:
     """Open recordings, folders or saved work in a page on this machine.
 
-    Songs become sounds to hear, group and export; speech loses its noise; hours of field
-    recordings become events. Nothing leaves this machine: the page is served to this computer
-    alone. Ctrl-C ends it.
+    Split a song into sounds that you can hear, group and export; remove the noise from speech;
+    find events in hours of field recordings. No data leaves this computer, and no other computer
+    can open the page. Ctrl-C stops the studio.
 
     \b
     ondes studio song.wav
@@ -50,7 +50,7 @@ def studio(files: tuple[str, ...], port: int, no_browser: bool) -> int:
         return terminal.FAILED
     remote = [each for each in recordings if not isinstance(each, Path)]
     if remote:
-        raise FileError(str(remote[0]), "is no file on this machine; copy it here first")
+        raise FileError(str(remote[0]), "is not a file on this machine; copy it here first")
     paths = [each for each in (*recordings, *works) if isinstance(each, Path)]
     opened = [OpenedFile(path, printable(path.name)) for path in paths]
     serve(

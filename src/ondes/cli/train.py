@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     help="How long to train.",
 )
 @options.count(
-    "--updates", help="Train for N updates instead of --minutes: the same seed, the same result."
+    "--updates", help="Train for N updates, not --minutes; the same seed gives the same result."
 )
-@options.count("-k", "--components", help="Spectra per source.  [default: 64, on a GPU 128]")
+@options.count("-k", "--components", help="Spectra per source.  [default: 64; 128 on a GPU]")
 @options.count("--sr", default=16000, help="Sampling rate to work at, in Hz.")
 @options.count("--n-fft", default=2048, help="Samples per frame.")
 @options.seed

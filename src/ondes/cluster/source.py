@@ -18,7 +18,7 @@ from ondes.cluster.shards import Recordings, ShardInfo
 from ondes.errors import ClusterError, FileError
 from ondes.nmf.divergence import Array
 from ondes.nmf.encoding import Compute
-from ondes.nmf.estimator import OnlineNMF
+from ondes.nmf.learner import DictionaryLearner
 from ondes.nmf.statistics import Statistics
 from ondes.signal.batches import MiniBatches
 from ondes.signal.schedule import Position
@@ -56,7 +56,7 @@ def open_engine(
     except ImportError as error:
         raise ImportError("A cluster needs Dask: pip install 'ondes[dask]'.") from error
     with connected(cluster, n_workers) as client, DaskEngine(client, should_stop) as engine:
-        engine.check_workers(compute)
+        engine.check_workers(replace(compute, n_jobs=1))  # as they compute rounds
         yield engine
 
 
@@ -76,7 +76,7 @@ class ClusterSource:
 
     Parameters
     ----------
-    estimator : OnlineNMF
+    estimator : DictionaryLearner
         Where it has no dictionary yet, the first frames initialise it.
     plan : Plan
     recordings : Recordings
@@ -89,7 +89,7 @@ class ClusterSource:
 
     def __init__(
         self,
-        estimator: OnlineNMF,
+        estimator: DictionaryLearner,
         plan: Plan,
         recordings: Recordings,
         batches: MiniBatches,

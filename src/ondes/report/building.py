@@ -267,10 +267,10 @@ def describe_dictionaries(dictionaries: Mapping[str, LearnedDictionary]) -> dict
         "Frame": f"{audio.stft.n_fft} samples, {audio.stft.window} window",
         "Hop": f"{audio.stft.hop_length} samples",
         "Spectrum": audio.spectrum,
-        "Backend": ", ".join(sorted({each.estimator.backend_ for each in dictionaries.values()})),
+        "Backend": ", ".join(sorted({each.learner.backend_ for each in dictionaries.values()})),
     }
     for name, dictionary in dictionaries.items():
-        n_frames, history = dictionary.estimator.n_frames_seen_, dictionary.history
+        n_frames, history = dictionary.learner.n_frames_seen_, dictionary.history
         described = f"{len(dictionary.components)} components from {n_frames:,} frames"
         if history is not None:
             described += f", {history.seconds:,.0f} s of audio"

@@ -218,7 +218,7 @@ def _verdict(explained: Explained | None) -> str:
         )
     return (
         f"The components leave {1 - gained:.0%} of what one average spectrum leaves unexplained. "
-        "The shorter the first bar is beside the second, the better they know this sound."
+        "The shorter the first bar is beside the second, the better they describe this sound."
     )
 
 

@@ -110,7 +110,7 @@ class Session:
         """What divides the voice from its noise; ValueError where nothing does yet."""
         model = None if self.project.cleaner is None else self.models[self.project.cleaner]
         if not isinstance(model, Cleaner):
-            raise ValueError("Select a pause first, and say that it is noise.")
+            raise ValueError("Select a pause first, and press 'This is noise'.")
         return model
 
     def recording(self, id: str) -> Recording:  # noqa: A002
@@ -245,7 +245,7 @@ class Session:
         """Learn to divide the voice from the noise that is selected."""
         project = self.project
         if project.noise is None:
-            raise ValueError("Select a pause first, and say that it is noise.")
+            raise ValueError("Select a pause first, and press 'This is noise'.")
         noise, voice = project.noise, project.voice
 
         def work(progress: Progress) -> None:

@@ -82,9 +82,7 @@ def pack_work(
     document: dict[str, Any] = {}
     if components is not None:
         dictionary = components.grouped_dictionary(project)
-        document = document_of(
-            SavedModel(dictionary.estimator, dictionary.audio, dictionary.history)
-        )
+        document = document_of(SavedModel(dictionary.learner, dictionary.audio, dictionary.history))
     document[STUDIO] = {
         "version": VERSION,
         "groups": plain["groups"],

@@ -44,7 +44,7 @@ export class Board {
       el("div", { class: "line" },
         el("h2", {}, "Sounds"),
         el("p", { class: "quiet grow" },
-          "Drag sounds between groups, or press 1 to 9. Hover to see what a sound takes."),
+          "Drag sounds between groups, or press 1 to 9. Hover over a sound to see its part of the picture."),
         isProposed && el("button", { type: "button", onclick: () => act("confirm") }, "Keep all groups"),
         el("button", { type: "button", onclick: () => this.#newGroup() , title: "New group from the selected sounds (N)" }, "New group")),
       el("div", { class: "lanes" },

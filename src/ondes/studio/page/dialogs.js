@@ -31,7 +31,7 @@ export function showExport(tab) {
     act("export", { what: "mix", format: format.value });
   };
   show("Export",
-    el("p", { class: "quiet" }, "Each group becomes a file at the recording's own rate and channels. With “rest”, they sum to the recording."),
+    el("p", { class: "quiet" }, "Each group becomes a file with the sampling rate and channels of the recording. With “rest”, they sum to the recording."),
     groups.length ? el("ul", { class: "plain" }, ...groups.map((group, n) => el("li", {}, el("label", {}, boxes[n], ` ${group.name}`)))) : el("p", {}, "There are no groups yet."),
     el("label", {}, "Format ", format),
     el("div", { class: "line" },
@@ -41,14 +41,14 @@ export function showExport(tab) {
 }
 
 function exportVoice(cleaner) {
-  if (!cleaner) return show("Export", el("p", {}, "Select a pause and say that it is noise first."), el("div", { class: "line" }, closer()));
+  if (!cleaner) return show("Export", el("p", {}, "Select a pause and press “This is noise” first."), el("div", { class: "line" }, closer()));
   const format = formats();
   const start = async () => {
     await sendMix();
     act("export", { what: "clean", format: format.value });
   };
   return show("Export",
-    el("p", { class: "quiet" }, "The recording with its noise reduced, at its own rate and channels."),
+    el("p", { class: "quiet" }, "The recording with less noise, at its own sampling rate and channels."),
     el("label", {}, "Format ", format),
     el("div", { class: "line" },
       el("button", { value: "ok", class: "primary", id: "export-clean", onclick: start }, "Export"),

@@ -53,7 +53,7 @@ export class Field {
   #content(components) {
     if (!components) {
       return [
-        el("p", {}, "First the studio listens to everything once, and finds the sounds in it."),
+        el("p", {}, "First the studio reads everything once, and finds the sounds in it."),
         finder("field", "Find the sounds"),
       ];
     }
@@ -66,7 +66,7 @@ export class Field {
         el("div", { class: "map" }, el("canvas", { id: "heat-map", role: "img", "aria-label": "Level of each group over time" }))),
       el("div", { id: "odd" },
         el("h3", {}, "Odd moments"),
-        el("p", { class: "quiet" }, "Where the sounds that were found explain least of what is heard."),
+        el("p", { class: "quiet" }, "Where the sounds that were found explain the recording worst."),
         el("div", { class: "beside" }, el("span"), el("canvas", { id: "odd-curve", role: "img", "aria-label": "Oddness over time" })),
         el("div", { class: "line", id: "odd-moments", role: "group", "aria-label": "The oddest moments" })),
       el("div", { class: "columns" }, this.#events(), this.#learner(), this.#tables()),

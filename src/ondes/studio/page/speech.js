@@ -36,7 +36,7 @@ export class Speech {
         this.#step("voice", voice, "Drag over a part with the voice. This helps with noise that changes.", "This is the speaker", true),
         el("li", {}, el("h3", {}, "Listen"),
           el("p", { class: "quiet" }, cleaner
-            ? "Press Play. “Original” compares."
+            ? "Press Play, and compare with “Original”."
             : "Then the noise is learned from what you selected."),
           el("div", { class: "line" },
             el("button", { type: "button", id: "clean", class: "primary", data: { waits: "" }, onclick: () => act("clean") },
