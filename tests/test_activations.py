@@ -402,7 +402,7 @@ def test_nothing_is_written_where_nothing_can_be_measured(folder, tmp_path, capf
         (("-o", "t.csv", "--min-gap", "1"), "--min-gap needs --threshold"),
         (("--labels", "l.txt"), "--labels needs --threshold"),
         (("-o", "-", "--json"), "-o - and --json both need standard output"),
-        (("-o", "t.xlsx"), "t.xlsx: is no table: choose one of .csv, .parquet, .npz."),
+        (("-o", "t.xlsx"), "t.xlsx: is not a table: choose one of .csv, .parquet, .npz."),
         (("-o", "t.csv", "--every", "0"), "--every"),
     ],
 )

@@ -368,11 +368,11 @@ def test_the_prior_gives_the_dictionary_back(beta):
 def test_statistics_of_different_divergences_do_not_add():
     one, other = Statistics.zeros(2, 3, beta=0.0), Statistics.zeros(2, 3, beta=1.0)
     assert (other + other).decay(0.5).rescale(np.ones(2)).beta == 1.0
-    with pytest.raises(ValueError, match=r"β = 0 and 1 do not add up"):
+    with pytest.raises(ValueError, match=r"β = 0 and 1 cannot be added"):
         one + other
     frames = spectrogram()
     model = learned(frames)
-    with pytest.raises(ValueError, match="do not add up"):
+    with pytest.raises(ValueError, match="cannot be added"):
         model.absorb(learned(frames, beta_loss=KL).summarise(frames))
 
 

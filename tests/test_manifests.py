@@ -102,8 +102,8 @@ def test_commands_take_manifests_and_name_the_line_that_is_wrong(album):
         ("path,start,end\na.wav,,\na.wav,5,4\n", "recording 2 has no path, or impossible times"),
         ("title,path\nonly a title\n", "recording 1 has no path"),
         ("path,end\na.wav,inf\n", "impossible times"),
-        ("x" * 70_000, "is no manifest"),
-        ("a\0b\n", "is no manifest"),
+        ("x" * 70_000, "is not a manifest"),
+        ("a\0b\n", "is not a manifest"),
     ],
 )
 def test_what_is_no_manifest_is_refused_in_one_sentence(album, text, reason):
@@ -114,7 +114,7 @@ def test_what_is_no_manifest_is_refused_in_one_sentence(album, text, reason):
 
 
 def test_a_recording_or_nothing_in_place_of_a_manifest(album):
-    for name, reason in {"b c.flac": "is no manifest", "gone.txt": "No such file"}.items():
+    for name, reason in {"b c.flac": "is not a manifest", "gone.txt": "No such file"}.items():
         with pytest.raises(FileError, match=reason):
             find_recordings(f"@{album / name}")
 

@@ -214,7 +214,7 @@ def test_what_is_gone_is_named_in_one_sentence(album, tmp_path):
         gone = f"{server.url}/gone.wav"
         done = command("learn", gone, f"{server.url}/a.wav", "-k", "2", "-o", tmp_path / "m.ondes")
         assert done.returncode == 3
-        assert done.stderr == f"ondes: {gone}: does not exist, its server says.\n"
+        assert done.stderr == f"ondes: {gone}: was not found on its server.\n"
     done = command("score", gone, "-d", tmp_path / "m.ondes")
     first, *_ = done.stderr.splitlines()
     assert done.returncode == 1

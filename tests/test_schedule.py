@@ -251,7 +251,7 @@ def test_of_two_recordings_of_one_name_one_is_missed():
 
 def test_recordings_in_another_order_are_noticed():
     names = [recording("a.wav", 7000), recording("b.wav", 7000)]
-    with pytest.raises(ValueError, match=r"^b\.wav has another place among the recordings"):
+    with pytest.raises(ValueError, match=r"^b\.wav is at another position among the recordings"):
         schedule_of(names[::-1]).restore(schedule_of(names).state())
 
 
@@ -264,7 +264,7 @@ def test_names_may_have_any_characters(name):
     with pytest.raises(ValueError, match=r" is gone since") as caught:
         schedule_of([]).restore(state)
     assert str(caught.value).isprintable()
-    with pytest.warns(RuntimeWarning, match="has other bytes") as warned:
+    with pytest.warns(RuntimeWarning, match="has changed since") as warned:
         schedule_of([recording(name, 7000, mark="1")]).restore(state)
     assert str(warned[0].message).isprintable()
 

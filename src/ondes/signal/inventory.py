@@ -101,8 +101,8 @@ def _check_one(recording: Recording, name: str, sr: int, n_samples: int, mark: s
     said, known = printable(recording.name), None if n_samples == UNKNOWN else n_samples
     if recording.name != name:
         raise ValueError(
-            f"{said} has another place among the recordings than when the position was saved: "
-            "bring it back where it was."
+            f"{said} is at another position among the recordings than when the run was saved; "
+            "restore the order."
         )
     if (recording.sr, recording.n_samples) != (sr, known):
         raise ValueError(
@@ -111,8 +111,8 @@ def _check_one(recording: Recording, name: str, sr: int, n_samples: int, mark: s
         )
     if recording.mark != mark:  # perhaps only its tags, which would be no reason to lose a run
         warnings.warn(
-            f"{said} has other bytes than when the position was saved: if its sound has changed "
-            "too, so does what is learned.",
+            f"{said} has changed since the position was saved; if its sound has changed, the result "
+            "will be another one.",
             RuntimeWarning,
             stacklevel=4,
         )

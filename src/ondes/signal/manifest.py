@@ -53,7 +53,7 @@ def read_manifest(path: Path | RemotePath) -> Iterator[Location]:
         with _opened(path, remote) as file:
             yield from _locations(_lines(file, path), path, folder)
     except UnicodeDecodeError as error:
-        raise FileError(f"@{path}", "is no manifest: it is not text in UTF-8") from error
+        raise FileError(f"@{path}", "is not a manifest: it is not text in UTF-8") from error
     except OSError as error:
         raise FileError(f"@{path}", f"cannot be read ({error.strerror or error})") from error
     if remote is not None and remote.failure is not None:
@@ -98,7 +98,7 @@ def _lines(file: TextIO, path: Path | RemotePath) -> Iterator[str]:
     for number in itertools.count(1):
         line = file.readline(MAX_LINE)
         if len(line) == MAX_LINE or "\0" in line:
-            raise FileError(f"@{path}", f"is no manifest: line {number} is no recording's name")
+            raise FileError(f"@{path}", f"is not a manifest: line {number} names no recording")
         if not line:
             return
         if line.strip() and not line.startswith("#"):

@@ -280,7 +280,9 @@ def _facts(path: RemotePath) -> tuple[int, str]:
         raise FileError(path, "is a folder, not a recording")
     size = info.get("size")
     if size is None or info.get("partial") is False:
-        raise FileError(path, "cannot be read in parts, its server says; download it first")
+        raise FileError(
+            path, "is on a server that does not support range requests; download it first"
+        )
     names = ("ETag", "etag", "mtime", "LastModified", "last_modified", "CRC")
     return int(size), next((str(info[name]) for name in names if info.get(name)), "")
 
@@ -304,7 +306,7 @@ def _retried(path: RemotePath, call: Callable[[], Result]) -> Result:
         except Exception as found:  # each store has its own
             error = _cause(found)
             if _is_missing(error):
-                raise FileError(path, "does not exist, its server says") from error
+                raise FileError(path, "was not found on its server") from error
             if attempt == N_ATTEMPTS - 1 or _is_final(error):
                 reason = f"cannot be read ({_reason(error)}); check the address and the connection"
                 raise FileError(path, reason) from error

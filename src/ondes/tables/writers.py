@@ -47,7 +47,7 @@ def check_table(path: str | Path) -> None:
     """
     suffix = Path(path).suffix.lower()
     if str(path) != STANDARD_OUTPUT and suffix not in SUFFIXES:
-        raise FileError(path, f"is no table: choose one of {', '.join(SUFFIXES)}")
+        raise FileError(path, f"is not a table: choose one of {', '.join(SUFFIXES)}")
     if suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ModuleNotFoundError("A Parquet table needs pyarrow: pip install 'ondes[tables]'.")
 
