@@ -111,8 +111,8 @@ def _check_one(recording: Recording, name: str, sr: int, n_samples: int, mark: s
         )
     if recording.mark != mark:  # perhaps only its tags, which would be no reason to lose a run
         warnings.warn(
-            f"{said} has changed since the position was saved; if its sound has changed, the result "
-            "will be another one.",
+            f"{said} has changed since the position was saved; if its sound has changed, the "
+            "result will be another one.",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -188,7 +188,8 @@ class Stft:
 
     def power_within(self, samples: Samples, out: Samples) -> Samples:
         """Power frames, written to `out`, of the frames that lie wholly in the samples."""
-        for rows, spectra in self.spectra(self.windows(samples)):
+        # Channel by channel, else every window would gather its own.
+        for rows, spectra in self.spectra(self.windows(np.asfortranarray(samples))):
             mean_power(spectra, out=out[rows])
         return out
 
@@ -365,14 +366,14 @@ def mean_power(spectra: Frames, out: Samples | None = None) -> Samples:
     array([[13.]], dtype=float32)
     """
     squares = np.square(np.ascontiguousarray(spectra).view(spectra.real.dtype))
-    channels = np.moveaxis(squares, 1, 0) if spectra.ndim > 2 else squares[None]
+    if spectra.ndim == 2:
+        return np.add(squares[:, ::2], squares[:, 1::2], out=out)
+    powers: Samples = squares[..., ::2] + squares[..., 1::2]
     # Channel by channel: the order of the sum, and so its bits, never varies.
-    power: Samples = np.add(channels[0, ..., ::2], channels[0, ..., 1::2], out=out)
-    for channel in channels[1:]:
-        power += channel[..., ::2] + channel[..., 1::2]
-    if len(channels) > 1:
-        power /= np.float32(len(channels))
-    return power
+    power: Samples = np.positive(powers[:, 0], out=out)
+    for channel in range(1, powers.shape[1]):
+        power += powers[:, channel]
+    return power if powers.shape[1] == 1 else np.divide(power, np.float32(powers.shape[1]), power)
 
 
 def _whole_groups(n_rows: int) -> int:
