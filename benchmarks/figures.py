@@ -48,6 +48,7 @@ def kernel() -> str:
         (row["n_components"], row["threads"]): row["share"]
         for row in found["rows"]
         if row["dtype"] == "float32" and row["n_bins"] == 257
+        if row.get("loss", "itakura-saito") == "itakura-saito"
     }
     for n_components in sorted({components for components, _ in rows}):
         cells = []

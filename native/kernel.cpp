@@ -1,4 +1,5 @@
 // Compiled once for each instruction set, with ONDES_ISA its name.
+#include "statistics.hpp"
 #include "tile.hpp"
 
 namespace ondes::ONDES_ISA {
@@ -12,14 +13,19 @@ void encode(const Problem<T>& problem, const Frames<T>& frames, size_t first, si
 template <class T, Loss LOSS>
 void summarise(const Problem<T>& problem, const Frames<T>& frames, size_t first, size_t last,
                T* workspace, ChunkSums<T>& sums) {
-    Tile<T, LOSS> tile(problem, frames, workspace);
-    tile.solve(first, last);
-    tile.accumulate(first, last, sums);
+    Tile<T, LOSS>(problem, frames, workspace).solve(first, last);
+    Summation<T, LOSS>(problem, frames, workspace).accumulate(first, last, sums);
+}
+
+template <class T, Loss LOSS> size_t workspace_size(const Problem<T>& problem) {
+    const size_t solve = Tile<T, LOSS>::workspace_size(problem);
+    const size_t sum = Summation<T, LOSS>::workspace_size(problem);
+    return solve > sum ? solve : sum;
 }
 
 template <class T, Loss LOSS> constexpr Kernel<T> kernel() {
-    using Here = Tile<T, LOSS>;
-    return {LOSS, LANES<T>, Here::N, Here::workspace_size, encode<T, LOSS>, summarise<T, LOSS>};
+    return {LOSS, LANES<T>, Tile<T, LOSS>::N, workspace_size<T, LOSS>, encode<T, LOSS>,
+            summarise<T, LOSS>};
 }
 
 template <class T> constexpr Kernel<T> IS = kernel<T, Loss::itakura_saito>();

@@ -31,33 +31,35 @@ template <class Body> inline void with_vectors(size_t n, Body body) {
     if constexpr (VECTORS == 4) return body(Count<4>{});
 }
 
+constexpr auto nothing = [](size_t) {};
+
 // finish(r, v, begin(r, v) + Σ_j a[r][j] · x[j][v]), summed in the order of j whatever R and V.
-template <size_t R, size_t V, class T, class Begin, class Finish>
+// beside(j) comes before term j: slow work, like divisions, that the sums hide if it is spread.
+template <size_t R, size_t V, class T, class Begin, class Finish, class Beside>
 inline void product(const T* a, size_t a_stride, const T* x, size_t x_stride, size_t depth,
-                    Begin begin, Finish finish) {
+                    Begin begin, Finish finish, Beside beside) {
     Vec<T> sum[R][V];
     for (size_t r = 0; r < R; ++r)
         for (size_t v = 0; v < V; ++v) sum[r][v] = begin(r, v);
-    for (size_t j = 0; j < depth; ++j, x += x_stride)
+    for (size_t j = 0; j < depth; ++j, x += x_stride) {
+        beside(j);
         for (size_t r = 0; r < R; ++r) {
             const Vec<T> weight = all(a[r * a_stride + j]);
             for (size_t v = 0; v < V; ++v) sum[r][v] += weight * at(x + v * LANES<T>);
         }
+    }
     for (size_t r = 0; r < R; ++r)
         for (size_t v = 0; v < V; ++v) finish(r, v, sum[r][v]);
 }
 
-// c[r][v] += Σ_j a[r][j] · x[j][v] over `n` rows.
-template <size_t V, class T>
-inline void add_product(size_t n, const T* a, size_t a_stride, const T* x, size_t x_stride,
-                        size_t depth, T* c, size_t c_stride) {
-    by_rows(n, [&](size_t row, auto rows) {
-        T* const sums = c + row * c_stride;
-        product<rows, V>(
-            a + row * a_stride, a_stride, x, x_stride, depth,
-            [&](size_t r, size_t v) { return at(sums + r * c_stride + v * LANES<T>); },
-            [&](size_t r, size_t v, Vec<T> sum) { at(sums + r * c_stride + v * LANES<T>) = sum; });
-    });
+// c[r][v] += Σ_j a[r][j] · x[j][v] over R rows.
+template <size_t R, size_t V, class T, class Beside>
+inline void add_product(const T* a, size_t a_stride, const T* x, size_t x_stride, size_t depth,
+                        T* c, size_t c_stride, Beside beside) {
+    product<R, V>(
+        a, a_stride, x, x_stride, depth,
+        [&](size_t r, size_t v) { return at(c + r * c_stride + v * LANES<T>); },
+        [&](size_t r, size_t v, Vec<T> sum) { at(c + r * c_stride + v * LANES<T>) = sum; }, beside);
 }
 
 }  // namespace ondes::ONDES_ISA

@@ -83,35 +83,55 @@ template <class T> struct LogSum {
     }
 };
 
-// log x = exponent · log 2 + 2 artanh((m − 1) / (m + 1)), m in [√½, √2).
-template <class T> inline Vec<T> log2(Vec<T> x) {
-    using Int = typename Bits<T>::Int;
-    constexpr int MANTISSA = Bits<T>::MANTISSA;
-    const Int sqrt_half = sizeof(T) == 4 ? Int(0x3f3504f3) : Int(0x3fe6a09e667f3bcd);
-    const IntVec<T> offset = reinterpret_cast<IntVec<T>>(x) - sqrt_half;
-    const IntVec<T> exponent = offset >> MANTISSA;
-    const IntVec<T> mantissa = reinterpret_cast<IntVec<T>>(x) - (exponent << MANTISSA);
-    const Vec<T> m = reinterpret_cast<Vec<T>>(mantissa);
-    const Vec<T> s = (m - 1) / (m + 1);
+// x = 2^exponent · (1 + rest), rest from √½ − 1 to √2 − 1.
+template <class T> struct Split {
+    Vec<T> exponent, rest;
+
+    explicit Split(Vec<T> x) {
+        using Int = typename Bits<T>::Int;
+        constexpr int MANTISSA = Bits<T>::MANTISSA;
+        const Int sqrt_half = sizeof(T) == 4 ? Int(0x3f3504f3) : Int(0x3fe6a09e667f3bcd);
+        const IntVec<T> bits = reinterpret_cast<IntVec<T>>(x);
+        const IntVec<T> power = (bits - sqrt_half) >> MANTISSA;
+        exponent = __builtin_convertvector(power, Vec<T>);
+        rest = reinterpret_cast<Vec<T>>(bits - (power << MANTISSA)) - 1;
+    }
+};
+
+// log x = exponent · log 2 + 2 artanh(rest / (rest + 2)).
+template <class T, int TERMS = Bits<T>::LOG_TERMS> inline Vec<T> log2(Vec<T> x) {
+    const Split<T> split(x);
+    const Vec<T> s = split.rest / (split.rest + 2);
     const Vec<T> square = s * s;
-    Vec<T> series = all(T(1) / (2 * Bits<T>::LOG_TERMS + 1));
-    for (int n = Bits<T>::LOG_TERMS - 1; n >= 0; --n) series = series * square + T(1) / (2 * n + 1);
+    Vec<T> series = all(T(1) / (2 * TERMS + 1));
+    for (int n = TERMS - 1; n >= 0; --n) series = series * square + T(1) / (2 * n + 1);
     const T two_over_log2 = T(2.8853900817779268);
-    return __builtin_convertvector(exponent, Vec<T>) + two_over_log2 * s * series;
+    return split.exponent + two_over_log2 * s * series;
 }
 
-// The same to 5e-8, without a division: enough of float32, while float64 takes the one above.
+// Σ factors[i] · x^(N − 1 − i).
+template <class T, size_t N> inline Vec<T> polynomial(Vec<T> x, const T (&factors)[N]) {
+    Vec<T> sum = all(factors[0]);
+    for (size_t i = 1; i < N; ++i) sum = sum * x + factors[i];
+    return sum;
+}
+
+// log2 to 5e-8, without a division: enough of float32, while float64 takes the one above.
 template <class T> inline Vec<T> quick_log2(Vec<T> x) {
     if constexpr (sizeof(T) == 8) return log2<T>(x);
+    const Split<T> split(x);
     constexpr T series[] = {-0.14574298f, 0.23688979f, -0.25006929f, 0.28670755f,
                             -0.36008719f, 0.48093945f, -0.72135717f, 1.4426948f};
-    const IntVec<T> offset = reinterpret_cast<IntVec<T>>(x) - 0x3f3504f3;
-    const IntVec<T> exponent = offset >> Bits<T>::MANTISSA;
-    const IntVec<T> mantissa = reinterpret_cast<IntVec<T>>(x) - (exponent << Bits<T>::MANTISSA);
-    const Vec<T> t = reinterpret_cast<Vec<T>>(mantissa) - 1;
-    Vec<T> sum = all(series[0]);
-    for (int i = 1; i < 8; ++i) sum = sum * t + series[i];
-    return __builtin_convertvector(exponent, Vec<T>) + t * sum;
+    return split.exponent + split.rest * polynomial<T>(split.rest, series);
+}
+
+// log2 to 2e-6, and in float64 to 1e-10.
+template <class T> inline Vec<T> rough_log2(Vec<T> x) {
+    if constexpr (sizeof(T) == 8) return log2<T, 5>(x);
+    const Split<T> split(x);
+    constexpr T series[] = {-0.20659174f, 0.32215493f, -0.36749001f,
+                            0.47934801f,  -0.72113186f, 1.44271348f};
+    return split.exponent + split.rest * polynomial<T>(split.rest, series);
 }
 
 // 2^x = 2^n · exp((x − n) log 2), n the nearest integer.
@@ -125,6 +145,23 @@ template <class T> inline Vec<T> exp2(Vec<T> x) {
     for (int i = Bits<T>::EXP_TERMS; i >= 1; --i) series = series * (y * (T(1) / i)) + 1;
     const IntVec<T> scale = (n + Bits<T>::BIAS) << Bits<T>::MANTISSA;
     return series * reinterpret_cast<Vec<T>>(scale);
+}
+
+// 2^x to 1e-7; float64 takes the one above.
+template <class T> inline Vec<T> quick_exp2(Vec<T> x) {
+    if constexpr (sizeof(T) == 8) return exp2<T>(x);
+    const T bound = Bits<T>::BIAS - 1;
+    x = smaller(larger(x, all(-bound)), all(bound));
+    const T shift = T(0x1.8p23);  // rounds, and leaves an integer in the lowest bits
+    const Vec<T> shifted = x + shift;
+    constexpr T series[] = {1.34073e-3f, 9.67188e-3f, 5.550308e-2f, 0.24022235f, 0.69314721f, 1.f};
+    const Vec<T> value = polynomial<T>(x - (shifted - shift), series);
+    const IntVec<T> power = reinterpret_cast<IntVec<T>>(shifted) << Bits<T>::MANTISSA;
+    return reinterpret_cast<Vec<T>>(reinterpret_cast<IntVec<T>>(value) + power);
+}
+
+template <class T> inline Vec<T> quick_power(Vec<T> x, Vec<T> exponent) {
+    return quick_exp2<T>(exponent * quick_log2<T>(x));
 }
 
 template <class T> inline Vec<T> power(Vec<T> x, Vec<T> exponent) {

@@ -1,15 +1,18 @@
-// The inner solve and the statistics of `ondes.nmf.backends.reference`, fused.
+// The inner solve of `ondes.nmf.backends.reference`, fused.
 //
 // W is the dictionary, h the activations of a frame, y = hW + background + ε its model; the
 // divergence is Itakura-Saito's (IS) or Kullback-Leibler's (KL). A tile is as many frames as fill
 // a register block. While solving, frames lie in the SIMD lanes: a lane's
 // arithmetic never sees its neighbours, so a frame's answer cannot depend on the tile it is in.
-// For the statistics, which are sums over frames, bins lie in the lanes.
 #pragma once
 
+#include <type_traits>
+
 #include "divergence.hpp"
+#include "penalty.hpp"
 #include "problem.hpp"
 #include "product.hpp"
+#include "transpose.hpp"
 
 namespace ondes::ONDES_ISA {
 
@@ -17,8 +20,13 @@ template <class T, Loss LOSS> class Tile {
   public:
     static constexpr size_t L = LANES<T>;
     static constexpr size_t N = VECTORS * L;  // frames
-    static constexpr size_t BLOCK = 48;       // bins whose 1/y and v/y² wait in cache
+    static constexpr size_t BLOCK = 96;       // bins whose 1/y and v/y² wait in cache
+    static constexpr size_t COST_BLOCK = 48;  // where IS sums a cost, whose last digits depend on it
+    static constexpr size_t DEPTH = 128;      // components whose activations wait in cache
+    static constexpr size_t DIRECT = VECTORS / 2;  // vectors that are divided as soon as summed
+    static constexpr size_t AHEAD = 2;             // bins by which the others are divided early
     static constexpr bool IS = LOSS == Loss::itakura_saito;
+    using Cost = std::conditional_t<IS, Divergence<T, LOSS>, RoughDivergence<T>>;
 
     Tile(const Problem<T>& problem, const Frames<T>& frames, T* workspace)
         : p(problem), frames(frames) {
@@ -34,7 +42,7 @@ template <class T, Loss LOSS> class Tile {
         end = last;
         n_alive = 0;
         n_vectors = VECTORS;
-        for (size_t lane = 0; lane < N; ++lane) take_next(lane);
+        take_first();
         compact();
         while (n_alive > 0) {
             with_vectors(n_vectors, [&](auto vectors) {
@@ -51,21 +59,6 @@ template <class T, Loss LOSS> class Tile {
         }
     }
 
-    // Adds to `sums`, by the activations that `solve` has left in `frames`.
-    void accumulate(size_t first, size_t last, ChunkSums<T>& sums) {
-        for (size_t row = first; row < last; row += N) {
-            const size_t n = last - row < N ? last - row : N;
-            load_rows(row, n);
-            for (size_t bin = 0; bin < p.row_stride; bin += N) {
-                const size_t vectors = (p.row_stride - bin) / L;
-                with_vectors(vectors < VECTORS ? vectors : VECTORS,
-                             [&](auto v) { accumulate_panel<v>(bin, n, sums); });
-            }
-            if (p.penalty != Penalty::none) accumulate_penalty_gradient(n, sums);
-            if constexpr (!IS) accumulate_activations(n, sums);
-        }
-    }
-
   private:
     static constexpr size_t NOBODY = ~size_t(0);
 
@@ -74,15 +67,14 @@ template <class T, Loss LOSS> class Tile {
     size_t n_workspace;
 
     // Arrays with a column for each lane: (…, N).
-    T* target;       // (n_bins, N): v + ε. For the statistics (N, row_stride).
+    T* target;       // (n_bins, N): v + ε
     T* point;        // (n_rows, N): where the next step starts from
     T* here;         // (n_components, N): where the last good step led
     T* numerator;    // (n_components, N), then the step itself
     T* denominator;  // (n_components, N): its part that depends on the model; IS alone has one
-    T* inverse;      // (BLOCK, N): 1 / y; IS alone. For the statistics (N, N).
-    T* weighted;     // (BLOCK, N): v / y², or v / y for KL. For the statistics (N, N).
+    T* inverse;      // (BLOCK, N): y, then 1 / y; IS alone
+    T* weighted;     // (BLOCK, N): v / y²; for KL y, then v / y
     T* slopes;       // (n_groups, N): what the penalty adds to the denominator
-    T* by_frame;     // (N, n_rows): activations, for the statistics
 
     alignas(VECTOR_BYTES) T residual[N], penalty[N], weight[N];
     alignas(VECTOR_BYTES) typename Bits<T>::Int risen[N];
@@ -97,31 +89,43 @@ template <class T, Loss LOSS> class Tile {
             n_workspace += n_rows * N;
             return taken;
         };
-        const size_t block = BLOCK > N ? BLOCK : N;
-        target = take(p.row_stride);
+        target = take(p.n_bins);
         point = take(p.n_rows);
         here = take(p.n_components);
         numerator = take(p.n_components);
         denominator = take(IS ? p.n_components : 0);
-        inverse = take(IS ? block : 0);
-        weighted = take(block);
+        inverse = take(IS ? BLOCK : 0);
+        weighted = take(BLOCK);
         slopes = take(p.n_groups);
-        by_frame = take(p.n_rows);
     }
 
     // ---- Which frame is in which lane ----
 
+    // Frames for all lanes; whole vectors of them are turned at once.
+    void take_first() {
+        size_t lane = 0;
+        for (; lane < N && end - next >= L; lane += L) {
+            transpose(frames.values + next * p.n_bins, p.n_bins, p.floor, target + lane, N);
+            for (size_t i = 0; i < L; ++i) begin(lane + i);
+        }
+        for (; lane < N; ++lane) take_next(lane);
+    }
+
     void take_next(size_t lane) {
+        if (next == end) return idle(lane);
+        const T* const values = frames.values + next * p.n_bins;
+        for (size_t bin = 0; bin < p.n_bins; ++bin) target[bin * N + lane] = values[bin] + p.floor;
+        begin(lane);
+    }
+
+    void begin(size_t lane) {
         age[lane] = n_steps[lane] = 0;
         risen[lane] = 0;
         lowest[lane] = std::numeric_limits<double>::infinity();
-        frame[lane] = next < end ? next++ : NOBODY;
-        if (frame[lane] == NOBODY) return idle(lane);
+        frame[lane] = next++;
         ++n_alive;
-        const T* const values = frames.values + frame[lane] * p.n_bins;
-        for (size_t bin = 0; bin < p.n_bins; ++bin) target[bin * N + lane] = values[bin] + p.floor;
         const T* const start = frames.start ? frames.start + frame[lane] * p.n_components : nullptr;
-        const T even = start ? 0 : even_activation(values);
+        const T even = start ? 0 : even_activation(frames.values + frame[lane] * p.n_bins);
         for (size_t k = 0; k < p.n_components; ++k) {
             const T value = start ? start[k] : even;
             point[k * N + lane] = here[k * N + lane] =
@@ -132,6 +136,9 @@ template <class T, Loss LOSS> class Tile {
 
     // A lane without a frame is computed all the same: let it be harmless.
     void idle(size_t lane) {
+        frame[lane] = NOBODY;
+        age[lane] = 0;
+        lowest[lane] = std::numeric_limits<double>::infinity();
         for (size_t bin = 0; bin < p.n_bins; ++bin) target[bin * N + lane] = 1;
         for (size_t k = 0; k < p.n_rows; ++k) point[k * N + lane] = 1;
         for (size_t k = 0; k < p.n_components; ++k) here[k * N + lane] = 1;
@@ -159,8 +166,8 @@ template <class T, Loss LOSS> class Tile {
             T* const out = frames.activations + frame[lane] * p.n_components;
             for (size_t k = 0; k < p.n_components; ++k) out[k] = here[k * N + lane];
             --n_alive;
+            frame[lane] = NOBODY;
             if (next < end) take_next(lane);
-            else frame[lane] = NOBODY;
         }
     }
 
@@ -191,7 +198,7 @@ template <class T, Loss LOSS> class Tile {
     // ---- One step of every lane: Algorithm 1 line 5 ----
 
     template <size_t V, bool WITH_COST> void step() {
-        if (is_penalised()) penalise<V>();
+        penalise_point<V, WITH_COST>();
         for (size_t k = 0; k < p.n_components; ++k)
             for (size_t v = 0; v < V; ++v) {
                 at(numerator + k * N + v * L) = Vec<T>{};
@@ -199,56 +206,105 @@ template <class T, Loss LOSS> class Tile {
             }
         for (size_t lane = 0; lane < V * L; ++lane) fit[lane] = 0;
 
-        Divergence<T, LOSS> divergence[V];
-        const size_t block = block_length();
+        Cost cost[V];
+        const size_t block = block_length(IS && WITH_COST ? COST_BLOCK : BLOCK);
         for (size_t bin = 0; bin < p.n_bins; bin += block) {
             const size_t n = p.n_bins - bin < block ? p.n_bins - bin : block;
-            invert_model<V, WITH_COST>(bin, n, divergence);
-            const T* const rows = p.rows + bin;
-            add_product<V>(p.n_components, rows, p.row_stride, weighted, N, n, numerator, N);
-            if constexpr (IS)
-                add_product<V>(p.n_components, rows, p.row_stride, inverse, N, n, denominator, N);
+            compute_model<V>(bin, n);
+            add_block<V, WITH_COST>(bin, n, cost);
             if constexpr (WITH_COST)
-                for (size_t v = 0; v < V; ++v) divergence[v].flush(fit + v * L);
+                for (size_t v = 0; v < V; ++v) cost[v].flush(fit + v * L);
         }
         if constexpr (WITH_COST)
-            for (size_t v = 0; v < V; ++v) divergence[v].finish(fit + v * L, p.n_bins);
+            for (size_t v = 0; v < V; ++v) cost[v].finish(fit + v * L, p.n_bins);
         multiply<V>();
     }
 
     // Even blocks: 257 bins in blocks of 64 would leave one bin alone.
-    size_t block_length() const {
-        const size_t n_blocks = (p.n_bins + BLOCK - 1) / BLOCK;
+    size_t block_length(size_t longest) const {
+        const size_t n_blocks = (p.n_bins + longest - 1) / longest;
         const size_t length = (p.n_bins + n_blocks - 1) / n_blocks;
         return (length + ROWS - 1) / ROWS * ROWS;
     }
 
-    // 1 / y and v / y² of a block of bins, or v / y for KL.
-    template <size_t V, bool WITH_COST>
-    void invert_model(size_t bin, size_t n, Divergence<T, LOSS>* divergence) {
-        by_rows(n, [&](size_t row, auto rows) {
-            product<rows, V>(
-                p.columns + (bin + row) * p.n_rows, p.n_rows, point, N, p.n_rows,
-                [&](size_t, size_t) { return all(p.floor); },
-                [&](size_t r, size_t v, Vec<T> model) {
-                    const Vec<T> value = at(target + (bin + row + r) * N + v * L);
-                    const Vec<T> ratio = weigh((row + r) * N + v * L, value, model);
-                    if constexpr (WITH_COST) divergence[v].add(value, model, ratio);
-                });
-        });
+    T* models() const { return IS ? inverse : weighted; }
+
+    // y of a block of bins; some of it is divided at once.
+    template <size_t V> [[gnu::flatten]] void compute_model(size_t bin, size_t n) {
+        T* const y = models();
+        const T* const values = target + bin * N;
+        for (size_t k = 0; k < p.n_rows; k += DEPTH) {
+            const T* const columns = p.columns + bin * p.n_rows + k;
+            const size_t depth = p.n_rows - k < DEPTH ? p.n_rows - k : DEPTH;
+            const bool is_last = k + depth == p.n_rows;
+            by_rows(n, [&](size_t row, auto rows) {
+                product<rows, V>(
+                    columns + row * p.n_rows, p.n_rows, point + k * N, N, depth,
+                    [&](size_t r, size_t v) {
+                        return k > 0 ? at(y + (row + r) * N + v * L) : all(p.floor);
+                    },
+                    [&](size_t r, size_t v, Vec<T> sum) {
+                        const size_t i = (row + r) * N + v * L;
+                        if (v < DIRECT && is_last)
+                            weigh<LOSS>(at(values + i), sum, inverse + i, weighted + i);
+                        else
+                            at(y + i) = sum;
+                    },
+                    nothing);
+            });
+        }
     }
 
-    // Keep what a bin weighs at `i`, and return v / y.
-    Vec<T> weigh(size_t i, Vec<T> value, Vec<T> model) {
-        if constexpr (IS) {
-            const Vec<T> y = 1 / model;
-            const Vec<T> ratio = value * y;
-            at(inverse + i) = y;
-            at(weighted + i) = ratio * y;
-            return ratio;
-        } else {
-            return at(weighted + i) = value / model;
-        }
+    // What a block of bins adds to numerator, denominator and cost. The divisions that are left run
+    // beside the first product, and the cost of each vector beside one of the next, where there are
+    // registers for it.
+    template <size_t V, bool WITH_COST>
+    [[gnu::flatten]] void add_block(size_t bin, size_t n, Cost* cost) {
+        const T* const values = target + bin * N;
+        const auto divide = [&](size_t j) {
+            for (size_t v = DIRECT; v < V; ++v) {
+                const size_t i = j * N + v * L;
+                weigh<LOSS>(at(values + i), at(models() + i), inverse + i, weighted + i);
+            }
+        };
+        const auto add_cost = [&](size_t j, size_t v, Cost& sum) {
+            const size_t i = j * N + v * L;
+            const Vec<T> value = at(values + i);
+            sum.add(value, value, IS ? value * at(inverse + i) : at(weighted + i));
+        };
+        const auto add_rows = [&](const T* x, T* sums, size_t row, auto rows, auto beside) {
+            add_product<rows, V>(p.rows + row * p.row_stride + bin, p.row_stride, x, N, n,
+                                 sums + row * N, N, beside);
+        };
+        size_t vector = 0;
+        const auto add = [&](const T* x, T* sums, size_t first) {
+            by_rows(p.n_components - first, [&](size_t row, auto rows) {
+                if (WITH_COST && REGISTERS == 32 && vector < V) {
+                    const size_t v = vector++;
+                    Cost sum = cost[v];  // a copy stays in registers
+                    add_rows(x, sums, first + row, rows, [&](size_t j) { add_cost(j, v, sum); });
+                    cost[v] = sum;
+                } else {
+                    add_rows(x, sums, first + row, rows, nothing);
+                }
+            });
+        };
+        for (size_t j = 0; j < AHEAD && j < n; ++j) divide(j);
+        const auto divide_ahead = [&](size_t j) {
+            if (j + AHEAD < n) divide(j + AHEAD);
+        };
+        const size_t first = p.n_components < ROWS ? p.n_components : ROWS;
+        by_rows(first, [&](size_t, auto rows) {
+            add_rows(weighted, numerator, 0, rows, divide_ahead);
+        });
+        add(weighted, numerator, first);
+        if constexpr (IS) add(inverse, denominator, 0);
+        if constexpr (WITH_COST)
+            for (; vector < V; ++vector) {
+                Cost sum = cost[vector];
+                for (size_t j = 0; j < n; ++j) add_cost(j, vector, sum);
+                cost[vector] = sum;
+            }
     }
 
     // h · (numerator / denominator)^θ takes the numerator's place.
@@ -287,10 +343,10 @@ template <class T, Loss LOSS> class Tile {
         const double tolerated = double(p.tolerated_rise) * double(p.n_bins);
         for (size_t lane = 0; lane < V * L; ++lane) {
             double cost = fit[lane];
-            if (is_penalised()) cost += double(penalty[lane]);
+            cost += double(penalty[lane]);
             const bool up = cost > lowest[lane] + tolerated;
             if (cost < lowest[lane]) lowest[lane] = cost;
-            age[lane] = up ? 0 : (age[lane] + 1) % p.n_momentum;
+            age[lane] = up || age[lane] + 1 == p.n_momentum ? 0 : age[lane] + 1;
             weight[lane] = p.momentum[age[lane]];
             risen[lane] = up;
         }
@@ -298,7 +354,7 @@ template <class T, Loss LOSS> class Tile {
             for (size_t v = 0; v < V; ++v) {
                 const size_t i = k * N + v * L;
                 const Vec<T> from = at(here + i), to = at(numerator + i);
-                const Vec<T> push = power<T>(to / from, at(weight + v * L));
+                const Vec<T> push = extend(to / from, at(weight + v * L));
                 const Vec<T> ahead = larger(to * push, all(p.activation_floor));
                 const auto up = at(risen + v * L) != 0;
                 at(point + i) = up ? from : smaller(ahead, all(p.activation_ceiling));
@@ -306,93 +362,20 @@ template <class T, Loss LOSS> class Tile {
             }
     }
 
-    bool is_penalised() const { return p.penalty != Penalty::none || p.sparsity != nullptr; }
+    static Vec<T> extend(Vec<T> ratio, Vec<T> weight) {
+        if constexpr (IS) return power<T>(ratio, weight);
+        else return quick_power<T>(ratio, weight);
+    }
 
-    // The value of penalty and sparsity at `point`, and the penalty's slope for each group.
-    template <size_t V> void penalise() {
+    // The penalty at `point` and its slopes, and what else of the cost is no sum over bins.
+    template <size_t V, bool WITH_COST> void penalise_point() {
         for (size_t v = 0; v < V; ++v) at(penalty + v * L) = Vec<T>{};
-        if (p.penalty != Penalty::none) penalise_groups<V>();
-        if (p.sparsity == nullptr) return;
+        if (p.penalty != Penalty::none) penalise<V, N>(p, point, slopes, penalty);
+        const T* const slope = IS ? p.sparsity : p.constants;
+        if (!WITH_COST || slope == nullptr) return;
         for (size_t k = 0; k < p.n_components; ++k)
             for (size_t v = 0; v < V; ++v)
-                at(penalty + v * L) += p.sparsity[k] * at(point + k * N + v * L);
-    }
-
-    template <size_t V> void penalise_groups() {
-        const T n_bins = T(p.n_bins);
-        for (size_t g = 0; g < p.n_groups; ++g)
-            for (size_t v = 0; v < V; ++v) at(slopes + g * N + v * L) = Vec<T>{};
-        for (size_t k = 0; k < p.n_components; ++k)
-            for (size_t v = 0; v < V; ++v)
-                at(slopes + p.groups[k] * N + v * L) += at(point + k * N + v * L);
-        for (size_t v = 0; v < V; ++v) {
-            Vec<T> value = {};
-            for (size_t g = 0; g < p.n_groups; ++g) {
-                Vec<T>& slope = at(slopes + g * N + v * L);
-                const Vec<T> share = slope / n_bins;
-                if (p.penalty == Penalty::l1) {
-                    value += share;
-                    slope = all(p.strength / n_bins);
-                } else {
-                    value += log2<T>(p.offset + share) * T(LOG_TWO);
-                    slope = p.strength / (p.offset + share) / n_bins;
-                }
-            }
-            at(penalty + v * L) = p.strength * value;
-        }
-    }
-
-    // ---- The statistics: a and b of Algorithm 1 ----
-
-    void load_rows(size_t first, size_t n) {
-        const size_t n_components = p.n_components, n_rows = p.n_rows;
-        for (size_t i = 0; i < n; ++i) {
-            const T* const values = frames.values + (first + i) * p.n_bins;
-            T* const row = target + i * p.row_stride;
-            for (size_t bin = 0; bin < p.n_bins; ++bin) row[bin] = values[bin] + p.floor;
-            for (size_t bin = p.n_bins; bin < p.row_stride; ++bin) row[bin] = p.floor;
-            const T* const h = frames.activations + (first + i) * n_components;
-            for (size_t k = 0; k < n_components; ++k)
-                by_frame[i * n_rows + k] = point[k * N + i] = h[k];
-            if (frames.background)
-                by_frame[i * n_rows + n_components] = frames.background[first + i];
-        }
-    }
-
-    template <size_t V> void accumulate_panel(size_t bin, size_t n, ChunkSums<T>& sums) {
-        Divergence<T, LOSS> divergence[V];
-        by_rows(n, [&](size_t row, auto rows) {
-            product<rows, V>(
-                by_frame + row * p.n_rows, p.n_rows, p.rows + bin, p.row_stride, p.n_rows,
-                [&](size_t, size_t) { return all(p.floor); },
-                [&](size_t r, size_t v, Vec<T> model) {
-                    const Vec<T> value = at(target + (row + r) * p.row_stride + bin + v * L);
-                    const Vec<T> ratio = weigh((row + r) * N + v * L, value, model);
-                    divergence[v].add(value, model, ratio);
-                });
-        });
-        const size_t stride = p.row_stride;
-        add_product<V>(p.n_components, point, N, weighted, N, n, sums.weighted + bin, stride);
-        if constexpr (IS)
-            add_product<V>(p.n_components, point, N, inverse, N, n, sums.inverse + bin, stride);
-        for (size_t v = 0; v < V; ++v) {
-            double each[L] = {};
-            divergence[v].finish(each, n);
-            for (size_t i = 0; i < L; ++i) sums.divergence += each[i];
-        }
-    }
-
-    // For KL Σ h y^(β−1) is Σ h, the same in all bins.
-    void accumulate_activations(size_t n, ChunkSums<T>& sums) {
-        for (size_t k = 0; k < p.n_components; ++k)
-            for (size_t i = 0; i < n; ++i) sums.activations[k] += double(point[k * N + i]);
-    }
-
-    void accumulate_penalty_gradient(size_t n, ChunkSums<T>& sums) {
-        penalise<VECTORS>();
-        for (size_t k = 0; k < p.n_components; ++k)
-            for (size_t i = 0; i < n; ++i)
-                sums.penalty_gradient[k] += double(slopes[p.groups[k] * N + i] * point[k * N + i]);
+                at(penalty + v * L) += slope[k] * at(point + k * N + v * L);
     }
 };
 

@@ -132,6 +132,23 @@ def test_the_cost_holds_over_thousands_of_bins(isa, dtype, loss):
     np.testing.assert_allclose(found, expected, rtol=1e-9 if dtype == np.float64 else 1e-3)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("momentum", [(), Solver().momentum])
+def test_hundreds_of_components_are_summed_in_parts(isa, dtype, loss, momentum):
+    solver = Solver(max_steps=4, momentum=momentum)
+    options = {"solver": solver, "divergence": BetaDivergence.of(loss), "with_background": True}
+    case = make_case(70, 203, 301, dtype, **options)
+    expected, sums = reference.summarise(case.frames, case.problem)
+    with instruction_set(isa):
+        found, found_sums = native.summarise(case.frames, case.problem)
+    rtol = 1e-9 if dtype == np.float64 else 1e-3
+    np.testing.assert_allclose(found, expected, rtol=rtol)
+    np.testing.assert_allclose(found_sums.numerator, sums.numerator, rtol=rtol)
+    np.testing.assert_allclose(found_sums.divergence, sums.divergence, rtol=rtol)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_frames(dtype):
     case = make_case(4, 5, 3, dtype)
