@@ -12,6 +12,7 @@ import pytest
 from ondes.nmf.divergence import BetaDivergence
 from ondes.nmf.encoding import Compute, summarise
 from ondes.nmf.problem import Problem, Solver
+from ondes.separation.spatial import room
 from ondes.separation.spatial.covariance import (
     channel_products,
     demixed_power,
@@ -43,7 +44,7 @@ from ondes.separation.spatial.places import (
     panning_angle,
     resembles_room,
 )
-from ondes.separation.spatial.room import noise_power
+from ondes.separation.spatial.room import RoomSolver, demixed, noise_power
 from ondes.separation.spatial.variances import activation_step
 
 RNG = np.random.default_rng(0)
@@ -157,34 +158,37 @@ def test_bins_out_of_order_are_put_in_order(n_sources):
 @pytest.mark.parametrize(("n_sources", "n_channels"), [(2, 2), (3, 3), (3, 2)])
 def test_soft_images_are_wiener_estimates_with_the_full_covariances(n_sources, n_channels):
     frames, diagonaliser = frames_of(n_channels), complex_normal(4, n_channels, n_channels)
-    spread = RNG.gamma(1.0, size=(n_sources, n_channels)).astype(np.float32)
+    spread = RNG.gamma(1.0, size=(4, n_sources, n_channels)).astype(np.float32)
     variances = RNG.gamma(1.0, size=(n_sources, 4, 30)).astype(np.float32)
     images = soft_images(frames, diagonaliser, spread, variances)
     assert len(images) == n_sources - 1
     for f, t in itertools.product(range(4), range(30)):
         back = np.linalg.inv(diagonaliser[f])
         each = [
-            variances[n, f, t] * back @ np.diag(spread[n]) @ back.conj().T for n in range(n_sources)
+            variances[n, f, t] * back @ np.diag(spread[f, n]) @ back.conj().T
+            for n in range(n_sources)
         ]
         expected = each[0] @ np.linalg.inv(sum(each)) @ frames[f, :, t]
         np.testing.assert_allclose(images[0, f, :, t], expected, rtol=2e-3, atol=2e-3)
 
 
-def test_updates_are_those_of_fastmnmf2():
-    """The formulas of Sekiguchi et al. (2020), as pyroomacoustics writes them with einsum."""
-    spread = RNG.gamma(1.0, size=(2, 3))
+def test_updates_are_those_of_fastmnmf_with_a_spread_in_every_bin():
+    """The formulas of Sekiguchi et al. (2020), written with einsum as pyroomacoustics does."""
+    spread = RNG.gamma(1.0, size=(4, 2, 3))
     variances, power = RNG.gamma(1.0, size=(2, 4, 30)), RNG.gamma(1.0, size=(3, 4, 30))
-    total = np.einsum("nft,nm->mft", variances, spread)
+    total = np.einsum("nft,fnm->mft", variances, spread)
     np.testing.assert_allclose(output_variances(spread, variances), total, rtol=1e-6)
-    numerator = np.einsum("nm,mft->nft", spread, power / total**2)
-    denominator = np.einsum("nm,mft->nft", spread, 1 / total)
+    numerator = np.einsum("fnm,mft->nft", spread, power / total**2)
+    denominator = np.einsum("fnm,mft->nft", spread, 1 / total)
     np.testing.assert_allclose(
         expected_power(spread, variances, power),
         variances * np.sqrt(numerator / denominator),
         rtol=1e-6,
     )
-    numerator = np.einsum("nft,mft->nm", variances, power / total**2)
-    denominator = np.einsum("nft,mft->nm", variances, 1 / total)
+    numerator = np.einsum("nft,mft->fnm", variances, power / total**2)
+    denominator = np.einsum("nft,mft->fnm", variances, 1 / total)
+    numerator += 16 / 30 * numerator.mean(axis=0)  # all bins count like 16 frames in each
+    denominator += 16 / 30 * denominator.mean(axis=0)
     np.testing.assert_allclose(
         updated_spread(spread, variances, power),
         spread * np.sqrt(numerator / denominator),
@@ -348,3 +352,55 @@ def test_noise_power_is_that_of_noise_under_sounds_that_come_and_go():
     assert noise_power(np.hstack([silent, noise + loud]).astype(np.float32)) == 2 * found
     assert noise_power(silent.astype(np.float32)) == 0
     assert noise_power(np.full((3, 1), np.float32(2))) == 2
+
+
+def noisy_room(seed=0):
+    """Two sources in turn at two microphones, then noise alone, of power one in each bin."""
+    rng = np.random.default_rng(seed)
+    shape = (20, 2, 300)
+    noise = (rng.standard_normal(shape) + 1j * rng.standard_normal(shape)) / np.sqrt(2)
+    mixing = rng.standard_normal((20, 2, 2)) + 1j * rng.standard_normal((20, 2, 2))
+    active = np.zeros((2, 1, 300))
+    active[0, :, :100], active[1, :, 100:200] = 100, 100
+    dry = np.sqrt(active / 2) * (
+        rng.standard_normal((2, 20, 300)) + 1j * rng.standard_normal((2, 20, 300))
+    )
+    frames = np.einsum("fcs,sft->fct", mixing, dry) + noise
+    return frames.astype(np.complex64), np.broadcast_to(active, (2, 20, 300)).astype(np.float32)
+
+
+class Mistaken:
+    """Knows when the sources are heard, and takes a third of the noise for the second."""
+
+    def __init__(self, frames, active):
+        peak = max(np.abs(frames.real).max(), np.abs(frames.imag).max())
+        variances = active.copy()
+        variances[1, :, 200:] = 0.3
+        self.variances = variances / peak**2
+
+    def start(self, powers):
+        return self.variances
+
+    restart = step = settle = settled_step = start
+
+
+def test_noise_alone_is_divided_evenly_though_a_model_takes_it_for_its_source():
+    frames, active = noisy_room()
+    images = RoomSolver(2, half_life=1000).images(frames, Mistaken(frames, active))
+    alone = frames[:, :, 200:]
+    share = np.vdot(alone, images[0, :, :, 200:]).real / np.vdot(alone, alone).real
+    assert 0.4 < share < 0.6
+
+
+def test_noise_is_part_of_the_floor_while_demixing(monkeypatch):
+    frames, active = noisy_room()
+    model, solver = Mistaken(frames, active), RoomSolver(2, half_life=1000)
+    monkeypatch.setattr(room, "N_SOFT", 0)
+    solver.images(frames, model)
+    peak = max(np.abs(frames.real).max(), np.abs(frames.imag).max())
+    power = np.square(np.abs(frames / peak)).mean(axis=1)
+    floor = np.zeros((20, 1), np.float32)
+    for f in range(20):
+        floor[f] = 0.01 * power[f].mean() + np.quantile(np.quantile(power, 0.05, axis=1), 0.2)
+    expected = demixed(channel_products(frames / peak), power, floor, model)
+    np.testing.assert_allclose(solver.demixing, expected, rtol=1e-4, atol=1e-5)

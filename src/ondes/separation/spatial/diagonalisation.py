@@ -1,8 +1,9 @@
-"""Jointly diagonalisable covariances of full rank: FastMNMF2 with variances that are given.
+"""Jointly diagonalisable covariances of full rank: FastMNMF with variances that are given.
 
 Under the diagonaliser Q of a bin, output m has the variance Σ_n g_nm λ_n: source n with variance
 λ_n is spread over the outputs by g_n (Sekiguchi et al., 2020). A room longer than a frame, or noise
-at the microphones, puts some of every source into every output, and g says how much.
+at the microphones, puts some of every source into every output, and g says how much: in each bin,
+since echoes and the reach of microphones that are close together differ between frequencies.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ Real = NDArray[np.float32]
 Matrices = NDArray[np.complex128]
 
 TINY = np.float32(1e-30)
+POOLED_FRAMES = np.float32(16)  # for which the mean over all bins counts in each
 
 
 def output_variances(spread: Real, variances: Real) -> Real:
@@ -26,7 +28,7 @@ def output_variances(spread: Real, variances: Real) -> Real:
 
     Parameters
     ----------
-    spread : array of shape (n_sources, n_channels)
+    spread : array of shape (n_bins, n_sources, n_channels)
     variances : array of shape (n_sources, n_bins, n_frames)
 
     Returns
@@ -35,11 +37,11 @@ def output_variances(spread: Real, variances: Real) -> Real:
 
     Examples
     --------
-    >>> output_variances(np.array([[1.0, 0.5], [0.0, 1.0]]), np.array([[[2.0]], [[3.0]]])).ravel()
+    >>> spread = np.array([[[1.0, 0.5], [0.0, 1.0]]])
+    >>> output_variances(spread, np.array([[[2.0]], [[3.0]]])).ravel()
     array([2., 4.])
     """
-    total: Real = np.tensordot(spread.T, variances, 1)
-    return total
+    return _in_each_bin(np.swapaxes(spread, 1, 2), variances)
 
 
 def expected_power(spread: Real, variances: Real, power: Real) -> Real:
@@ -50,7 +52,7 @@ def expected_power(spread: Real, variances: Real, power: Real) -> Real:
 
     Parameters
     ----------
-    spread : array of shape (n_sources, n_channels)
+    spread : array of shape (n_bins, n_sources, n_channels)
     variances : array of shape (n_sources, n_bins, n_frames)
     power : array of shape (n_channels, n_bins, n_frames)
         Of the outputs.
@@ -61,12 +63,14 @@ def expected_power(spread: Real, variances: Real, power: Real) -> Real:
 
     Examples
     --------
-    >>> expected_power(np.eye(2), np.full((2, 1, 1), 4.0), np.array([[[1.0]], [[4.0]]])).ravel()
+    >>> spread, power = np.eye(2)[None], np.array([[[1.0]], [[4.0]]])
+    >>> expected_power(spread, np.full((2, 1, 1), 4.0), power).ravel()
     array([2., 4.])
     """
-    inverses = 1 / (output_variances(spread, variances) + TINY)
-    numerator = np.tensordot(spread, power * inverses * inverses, 1)
-    numerator /= np.tensordot(spread, inverses, 1) + TINY
+    inverses: Real = np.reciprocal(output_variances(spread, variances) + TINY)
+    weighted: Real = power * inverses * inverses
+    numerator = _in_each_bin(spread, weighted)
+    numerator /= _in_each_bin(spread, inverses) + TINY
     expected: Real = variances * np.sqrt(numerator)
     return expected
 
@@ -74,19 +78,21 @@ def expected_power(spread: Real, variances: Real, power: Real) -> Real:
 def updated_spread(spread: Real, variances: Real, power: Real) -> Real:
     """One multiplicative update of how each source is spread over the outputs.
 
-    Parameters and shapes as in `expected_power`.
+    Parameters and shapes as in `expected_power`. A bin has few frames to tell its spread from, so
+    the mean over all bins counts in each like 16 frames more.
 
     Examples
     --------
-    >>> updated_spread(np.ones((1, 2)), np.full((1, 1, 1), 2.0), np.array([[[2.0]], [[8.0]]]))
-    array([[1., 2.]])
+    >>> spread, power = np.ones((1, 1, 2)), np.array([[[2.0]], [[8.0]]])
+    >>> updated_spread(spread, np.full((1, 1, 1), 2.0), power)
+    array([[[1., 2.]]])
     """
-    inverses = 1 / (output_variances(spread, variances) + TINY)
-    flat = variances.reshape(len(variances), -1)
-    n_outputs = len(power)
-    numerator = flat @ (power * inverses * inverses).reshape(n_outputs, -1).T
-    denominator = flat @ inverses.reshape(n_outputs, -1).T
-    updated: Real = spread * np.sqrt(numerator / (denominator + TINY))
+    inverses: Real = np.reciprocal(output_variances(spread, variances) + TINY)
+    weighted: Real = power * inverses * inverses
+    of_bins = np.moveaxis(variances, 0, 1)
+    ratio = _pooled(of_bins, np.moveaxis(weighted, 0, 2))
+    ratio /= _pooled(of_bins, np.moveaxis(inverses, 0, 2)) + TINY
+    updated: Real = spread * np.sqrt(ratio)
     return updated
 
 
@@ -97,7 +103,7 @@ def soft_images(frames: Frames, diagonaliser: Matrices, spread: Real, variances:
     ----------
     frames : complex array of shape (n_bins, n_channels, n_frames)
     diagonaliser : complex array of shape (n_bins, n_channels, n_channels)
-    spread : array of shape (n_sources, n_channels)
+    spread : array of shape (n_bins, n_sources, n_channels)
     variances : array of shape (n_sources, n_bins, n_frames)
 
     Returns
@@ -107,7 +113,7 @@ def soft_images(frames: Frames, diagonaliser: Matrices, spread: Real, variances:
     Examples
     --------
     >>> frames = np.array([[[3.0], [1.0]]])
-    >>> spread, variances = np.array([[1.0, 0.0], [0.5, 1.0]]), np.array([[[2.0]], [[4.0]]])
+    >>> spread, variances = np.array([[[1.0, 0.0], [0.5, 1.0]]]), np.array([[[2.0]], [[4.0]]])
     >>> soft_images(frames, np.eye(2)[None], spread, variances)[0, 0, :, 0].real
     array([1.5, 0. ], dtype=float32)
     """
@@ -115,7 +121,22 @@ def soft_images(frames: Frames, diagonaliser: Matrices, spread: Real, variances:
     mixing = inverse(diagonaliser).astype(np.complex64)
     outputs /= np.moveaxis(output_variances(spread, variances) + TINY, 0, 1)
     images = np.empty((len(variances) - 1, *frames.shape), np.complex64)
-    for image, rows, variance in zip(images, spread, variances, strict=False):
-        share = variance[:, None] * rows[:, None].astype(np.float32)
+    for source, image in enumerate(images):
+        share = variances[source, :, None] * spread[:, source, :, None].astype(np.float32)
         np.matmul(mixing, outputs * share, out=image)
     return images
+
+
+def _in_each_bin(matrices: Real, values: Real) -> Real:
+    """Matrices of every bin, (n_bins, m, n), times values of shape (n, n_bins, n_frames)."""
+    shape = (matrices.shape[1], *values.shape[1:])
+    product: Real = np.empty(shape, np.result_type(matrices, values))
+    np.matmul(matrices, np.moveaxis(values, 0, 1), out=np.moveaxis(product, 0, 1))
+    return product
+
+
+def _pooled(left: Real, right: Real) -> Real:
+    """Products of every bin, sums over frames, and some of their mean."""
+    sums = left @ right
+    pooled: Real = sums + POOLED_FRAMES / max(1, left.shape[2]) * sums.mean(axis=0)
+    return pooled

@@ -1,7 +1,7 @@
 """Sources in a room, recorded by as many microphones: a demixing matrix in every bin.
 
 Independent low-rank matrix analysis (Kitamura et al., 2016) with models of the sources that are
-given, then FastMNMF2 (Sekiguchi et al., 2020) with the same models, whose covariances have full
+given, then FastMNMF (Sekiguchi et al., 2020) with the same models, whose covariances have full
 rank. The models decide which output is which source.
 """
 
@@ -116,8 +116,9 @@ class RoomSolver:
         """Find everything from scratch in all frames that were heard; their variances."""
         n_bins, n_channels = len(block.power), block.n_channels
         self._past = _Past(np.zeros((n_channels, n_bins, n_channels, n_channels), np.complex128))
-        self._spread = np.full((self._n_sources, n_channels), FIRST_SPREAD, np.float32)
-        np.fill_diagonal(self._spread, 1)
+        spread = np.full((self._n_sources, n_channels), FIRST_SPREAD, np.float32)
+        np.fill_diagonal(spread, 1)
+        self._spread = np.tile(spread, (n_bins, 1, 1))
         floor = DEMIXING_FLOOR * block.level + block.noise
         self.demixing = demixed(block.products, block.power, floor, model)
         return self._soften(block, model, self.demixing, N_SOFT)
@@ -131,7 +132,7 @@ class RoomSolver:
     def _soften(
         self, block: _Block, model: SourceVariances, diagonaliser: Matrices, n_iterations: int
     ) -> Real:
-        """Iterations of FastMNMF2, from what the model makes of every output."""
+        """Iterations of FastMNMF, from what the model makes of every output."""
         floor = SOFT_FLOOR * block.level + block.noise
         powers = demixed_power(block.products, diagonaliser)
         variances: Real = model.settle(powers) + floor
