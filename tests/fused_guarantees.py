@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ondes.nmf.backends import PRECISIONS, fused, native, reference, tiles
 from ondes.nmf.backends.tiles import Tile
+from ondes.nmf.dictionary_update import update
 from ondes.nmf.divergence import BetaDivergence
 from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import Problem, Solver
@@ -22,7 +23,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 on_a_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter rounds no product")
 SHARED_MEMORY = 227 * 1024  # of one multiprocessor of an H200
 KULLBACK_LEIBLER = BetaDivergence(1.0)
-TILES = [Tile(16, 16, 2, 1), Tile(32, 32, 4, 1), Tile(64, 16, 4, 2, stages=2)]
+TILES = [Tile(16, 16, 2, 1), Tile(32, 32, 4, 1, parked=True), Tile(64, 16, 4, 2, stages=2)]
 some = settings(  # no shrinking: each example takes the interpreter a while
     max_examples=50,
     suppress_health_check=[HealthCheck.too_slow],
@@ -122,6 +123,56 @@ def test_no_frames_have_no_sums():
     found, sums = solve(case, rows=slice(0))
     assert found.shape == (0, 5)
     assert all(np.all(each == 0) for each in sums)
+
+
+# ---- The dictionary moves as on the host ----
+
+
+@pytest.mark.parametrize("divergence", [BetaDivergence(0.0), KULLBACK_LEIBLER])
+@pytest.mark.parametrize("sparsity", [0.0, 2.0])
+@pytest.mark.parametrize(
+    ("exponent", "n_fixed", "penalty", "n_frames", "n_bins"),
+    [(0.5, 0, None, 3, 1040), (0.9, 2, None, 150, 17), (1.0, 1, GroupLog(0.5), 20, 33)],
+)
+def test_the_dictionary_moves_as_on_the_host(
+    divergence, sparsity, exponent, n_fixed, penalty, n_frames, n_bins
+):
+    case = make_case(n_frames, n_bins, 5, np.float32)
+    dictionary = case.problem.dictionary.copy()
+    dictionary[1, 3] = 0  # an entry without statistics stays
+    dictionary /= dictionary.sum(axis=1, keepdims=True)
+    problem = replace(
+        case.problem,
+        dictionary=dictionary,
+        divergence=divergence,
+        penalty=penalty,
+        groups=None,
+        sparsity=sparsity,
+        solver=Solver(max_steps=2),
+    )
+    rng = np.random.default_rng(0)
+    past = rng.gamma(1.0, size=(2, *dictionary.shape))
+    past[:, 0, 5] = 0
+    _, new = reference.summarise(case.frames, problem)
+    before = Statistics(*past, 0.0, 0.0, divergence.beta)
+    moved, statistics, _ = update(
+        dictionary, before, new, 0.7, exponent=exponent, n_fixed=n_fixed, is_sparse=sparsity > 0
+    )
+    state = torch.from_numpy(np.stack([dictionary, *past])).to(DEVICE)
+    cost = fused.learn(
+        torch.from_numpy(case.frames.values).to(DEVICE),
+        state,
+        torch.tensor([0.7], dtype=torch.float64, device=DEVICE),
+        problem,
+        exponent=exponent,
+        n_fixed=n_fixed,
+        precision="ieee",
+    )
+    expected = moved, statistics.numerator, statistics.denominator
+    for found, wanted in zip(state.cpu().numpy(), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5 * np.abs(wanted).max())
+    np.testing.assert_allclose(state[0].sum(dim=1).cpu(), 1.0, rtol=1e-12)
+    assert float(cost) == pytest.approx(new.divergence, rel=1e-5)
 
 
 # ---- A frame depends on itself alone, and a call repeats bit for bit ----

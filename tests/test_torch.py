@@ -272,7 +272,9 @@ print(ondes.OnlineNMF(2, n_passes=1).fit(frames).backend_)
         ended = run(code + last_line, PYTHONPATH=path)
         assert ended.stdout.strip() in ("native", "reference")
         last = ended.stderr.strip().splitlines()[-1]
-        assert last.startswith("ImportError: backend='torch' needs PyTorch, which is not installed")
+        assert last.startswith(
+            "ImportError: This needs PyTorch, which is not installed: pip install"
+        )
         assert "backend='native'" in last
 
 

@@ -26,7 +26,7 @@ __all__ = ["DeviceTrainer", "trainer_for"]
 
 CHUNK = 2**24  # entries that are put in order and levelled at a time
 SPAN = 2**28  # entries of an array that are on the device at a time, where it is too large as whole
-REPEATS = 4  # updates in one graph
+REPEATS = 8  # updates in one graph
 
 
 class DeviceTrainer:
@@ -232,43 +232,62 @@ class DeviceTrainer:
 
     def _update(self, values: Tensor, known: Tensor | None, factors: Tensor) -> Tensor:
         """As many updates as there are factors, of as many frames each; their divergences."""
-        settings = self._settings
-        dictionary = self._state[0]
-        statistics = Statistics(self._state[1], self._state[2], None, None, self._beta)
-        divergences = []
-        for rows, factor in zip(
-            slices(len(values), len(values) // len(factors)), factors, strict=True
-        ):
-            _, sums = backend.solve(
-                values[rows],
-                dictionary,
-                self._problem,
-                background=self._background,
-                background_activation=None if known is None else known[rows],
-                precision=settings.compute.precision or "tf32",
-                with_sums=True,
-            )
-            assert sums is not None
-            gradient = None if self._problem.penalty is None else sums.penalty_gradient
-            new = Statistics.from_sums(
-                dictionary, sums.weighted, sums.inverse, gradient, None, None, self._beta
-            )
-            dictionary, statistics, _ = update(
-                dictionary,
-                statistics,
-                new,
-                factor,
-                exponent=settings.dictionary_exponent,
-                n_fixed=settings.n_fixed,
-                is_sparse=settings.sparsity > 0,
-                xp=torch,
-            )
-            divergences.append(sums.divergence)
+        several = slices(len(values), len(values) // len(factors))
+        is_fused = backend.is_fused(self._problem, values)
+        update_by = self._update_fused if is_fused else self._update_plainly
+        return torch.cat(
+            [
+                update_by(values[rows], None if known is None else known[rows], factor)
+                for rows, factor in zip(several, torch.split(factors, 1), strict=True)
+            ]
+        )
+
+    def _update_fused(self, values: Tensor, known: Tensor | None, factor: Tensor) -> Tensor:
+        from ondes.nmf.backends import fused
+
+        return fused.learn(
+            values,
+            self._state,
+            factor,
+            self._problem,
+            exponent=self._settings.dictionary_exponent,
+            n_fixed=self._settings.n_fixed,
+            background=self._background,
+            background_activation=known,
+            precision=self._settings.compute.precision or "tf32",
+        )
+
+    def _update_plainly(self, values: Tensor, known: Tensor | None, factor: Tensor) -> Tensor:
+        settings, (dictionary, above, below) = self._settings, self._state
+        _, sums = backend.solve(
+            values,
+            dictionary,
+            self._problem,
+            background=self._background,
+            background_activation=known,
+            precision=settings.compute.precision or "tf32",
+            with_sums=True,
+        )
+        assert sums is not None
+        gradient = None if self._problem.penalty is None else sums.penalty_gradient
+        new = Statistics.from_sums(
+            dictionary, sums.weighted, sums.inverse, gradient, None, None, self._beta
+        )
+        dictionary, statistics, _ = update(
+            dictionary,
+            Statistics(above, below, None, None, self._beta),
+            new,
+            factor,
+            exponent=settings.dictionary_exponent,
+            n_fixed=settings.n_fixed,
+            is_sparse=settings.sparsity > 0,
+            xp=torch,
+        )
         for kept, now in zip(
             self._state, (dictionary, statistics.numerator, statistics.denominator), strict=True
         ):
             kept.copy_(now)
-        return torch.stack(divergences)
+        return sums.divergence.reshape(1)
 
 
 def trainer_for(

@@ -13,8 +13,8 @@ try:
     from torch import Tensor
 except ImportError as error:
     raise ImportError(
-        "backend='torch' needs PyTorch, which is not installed: pip install 'ondes[torch]', or use "
-        "backend='native', which needs no GPU."
+        "This needs PyTorch, which is not installed: pip install 'ondes[torch]'; learning and "
+        "separating also work without it, with backend='native'."
     ) from error
 
 __all__ = ["Tensor", "constants", "memory_errors", "ready", "torch", "widest"]

@@ -2,9 +2,10 @@
 
 What `ondes.nmf.backends.reference` does, with the activations in registers from the first step to
 the last. A program of the kernel has a range of frames and solves a tile of them side by side; a
-frame that is finished gives its row to the next one. A second launch sums the statistics. Every sum
-has a fixed order: a call repeats bit for bit on one device, and a frame's activations depend
-neither on its neighbours nor on its position among them.
+frame that is finished gives its row to the next one. A second launch sums the statistics, and for
+learning a third moves the dictionary. Every sum has a fixed order: a call repeats bit for bit on
+one device, and a frame's activations depend neither on its neighbours nor on its position among
+them.
 
 For Itakura-Saito everything is divided by the model of equal activations, bin by bin. Neither
 objective nor steps change; the gain of the fresh start becomes a mean; and the tensor cores, whose
@@ -34,7 +35,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ondes.nmf.backends import fused_kernels, fused_sums, tiles
+from ondes.nmf.backends import fused_kernels, fused_prepare, fused_sums, fused_update, tiles
 from ondes.nmf.backends.devices import constants
 from ondes.nmf.backends.torch import Sums
 from ondes.nmf.penalties import L1, GroupLog
@@ -85,12 +86,84 @@ def solve(
 
     `tile` is by default the one that `tiles` chooses for this shape.
     """
+    known = background, background_activation
+    activations, parts = _run(values, dictionary, problem, known, start, precision, tile, with_sums)
+    if parts is None:
+        return activations, None
+    n_components, n_bins = shape = dictionary.shape
+    total = parts.sum(dim=0, dtype=torch.float64)
+    weighted, inverse, gradient, divergence = torch.split(
+        total, [n_components * n_bins] * 2 + [n_components, _n_blocks(parts, shape)]
+    )
+    return activations, Sums(weighted.view(shape), inverse.view(shape), gradient, divergence.sum())
+
+
+def learn(
+    values: Tensor,
+    state: Tensor,
+    factor: Tensor,
+    problem: Problem,
+    *,
+    exponent: float,
+    n_fixed: int = 0,
+    background: Tensor | None = None,
+    background_activation: Tensor | None = None,
+    precision: str = "tf32",
+) -> Tensor:
+    """Solve, and move the dictionary: what `ondes.nmf.dictionary_update.update` does, in place.
+
+    Parameters
+    ----------
+    values : tensor of shape (n, n_bins), levelled
+    state : tensor of shape (3, n_components, n_bins), float64
+        The dictionary and its statistics' numerator and denominator; written to.
+    factor : tensor of one element, float64
+        What the past is multiplied by.
+    problem : Problem
+    exponent : float
+        Of the dictionary's move.
+    n_fixed, background, background_activation, precision
+        See `ondes.nmf.dictionary_update.update` and `solve`.
+
+    Returns
+    -------
+    tensor of one element, float64: the divergence of these frames
+    """
+    known = background, background_activation
+    _, parts = _run(values, state[0], problem, known, None, precision, None, True)
+    assert parts is not None
+    n_components, n_bins = shape = state[0].shape
+    n_blocks = _n_blocks(parts, shape)
+    divergence = state.new_empty(1)
+    fused_update.move[(n_components,)](
+        parts, state, factor, constants((exponent,), torch.float64, state.device), divergence,
+        n_components=n_components, n_chunks=len(parts), n_blocks=n_blocks, n_fixed=n_fixed,
+        F=n_bins, WIDTH=min(1024, 1 << (n_bins - 1).bit_length()),
+        BLOCKS=1 << (n_blocks - 1).bit_length(), BETA=int(problem.divergence.beta),
+        PENALISED=problem.penalty is not None, SPARSE=problem.sparsity > 0,
+        POWER={1.0: "one", 0.5: "root"}.get(exponent, "any"), num_warps=8,
+    )  # fmt: skip
+    return divergence
+
+
+def _run(
+    values: Tensor,
+    dictionary: Tensor,
+    problem: Problem,
+    background: tuple[Tensor | None, Tensor | None],
+    start: Tensor | None,
+    precision: str,
+    tile: tiles.Tile | None,
+    with_sums: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """The activations, and sums of chunks of the frames."""
     shape = len(values), values.shape[1], len(dictionary)
     tile = tile or tiles.choose(*shape, precision, _processors(values.device))
     layout = _Layout(tile, *shape[1:], precision, values.is_cuda)
     arguments = _arguments(problem, values.device, layout.K)
-    known = None if background is None else background_activation
-    model = _prepare(dictionary, background, problem, layout)
+    row, known = background
+    known = None if row is None else known
+    model = _prepare(dictionary, row, problem, layout)
     values = values.contiguous()
     activations = values.new_empty((shape[0], shape[2]))
     if len(values):
@@ -98,6 +171,12 @@ def solve(
     if not with_sums:
         return activations, None
     return activations, _summarise(values, activations, known, model, problem, arguments, layout)
+
+
+def _n_blocks(parts: Tensor, shape: tuple[int, ...]) -> int:
+    """How many blocks of bins have a divergence of their own in the sums."""
+    n_components, n_bins = shape
+    return int(parts.shape[1] - (2 * n_bins + 1) * n_components)
 
 
 class _Layout:
@@ -116,6 +195,8 @@ class _Layout:
         self.precision = {"ieee": "tf32x3"}.get(precision, precision)
         self.swap = self.across == 1 and precision != "bf16"
         self.fast = on_gpu
+        # One block has all bins, or all but one: the dictionary stays in shared memory.
+        self.resident = n_bins // tile.bins == 1 and tile.stages == 1
         self.narrow = torch.bfloat16 if precision == "bf16" else torch.float32
 
 
@@ -134,7 +215,7 @@ def _prepare(
     columns = torch.empty((padded, K), dtype=layout.narrow, device=device)
     rows = torch.empty((K, padded), dtype=layout.narrow, device=device)
     bins = torch.empty((3, padded), dtype=torch.float32, device=device)
-    fused_kernels.prepare[(padded // 16,)](
+    fused_prepare.prepare[(padded // 16,)](
         dictionary, bins if background is None else background, columns, rows, bins,
         len(dictionary), problem.floor,
         layout.F, K, padded, layout.swap, background is not None, beta, layout.precision,
@@ -142,7 +223,7 @@ def _prepare(
     linear = None
     if beta == 1 or problem.sparsity:
         linear = torch.empty(2 * K, device=device)
-        fused_kernels.weigh_rows[(K,)](
+        fused_prepare.weigh_rows[(K,)](
             dictionary, linear, len(dictionary), float(problem.sparsity), layout.F, K, 128
         )
     return _Model(columns, rows, bins, linear)
@@ -178,7 +259,8 @@ def _solve(
     tile, solver = layout.tile, problem.solver
     n_tiles = -(-len(values) // tile.frames)
     n_programs = min(n_tiles, tile.per_processor * _processors(values.device))
-    scratch = values.new_empty(n_programs * tile.frames * layout.padded)
+    width = layout.padded + layout.K * tile.parked
+    scratch = values.new_empty(n_programs * tile.frames * width)
     fused_kernels.solve[(n_programs,)](
         values, start, activations, known, scratch, *model,
         constants(solver.momentum or (0.0,), torch.float32, values.device),
@@ -189,6 +271,7 @@ def _solve(
         F=layout.F, K=layout.K, PADDED=layout.padded, M=tile.frames, WIDTH=tile.bins,
         TAIL=layout.tail, DOWN=layout.down, ACROSS=layout.across,
         ACROSS_TAIL=layout.across_tail, SWAP=layout.swap, STAGES=tile.stages,
+        RESIDENT=layout.resident, PARKED=tile.parked, WARPS=tile.warps,
         STARTED=start is not None, KNOWN=known is not None,
         POWER={1.0: "one", 0.5: "root"}.get(solver.exponent, "any"),
         MOMENTUM=bool(solver.momentum), STOPS=solver.tol > 0,
@@ -206,7 +289,8 @@ def _summarise(
     problem: Problem,
     penalty: dict[str, Any],
     layout: _Layout,
-) -> Sums:
+) -> Tensor:
+    """The sums of chunks of the frames: weighted, inverse, the penalty's, and the divergence."""
     (n_frames, n_bins), n_components = values.shape, activations.shape[1]
     frames, width = tiles.choose_for_sums(n_components)
     n_tiles, n_blocks = -(-n_frames // frames), -(-n_bins // width)
@@ -222,13 +306,7 @@ def _summarise(
         PRECISION=layout.precision, FAST=layout.fast, **penalty,
         num_warps=4,
     )  # fmt: skip
-    total = parts.sum(dim=0, dtype=torch.float64)
-    size = n_components * n_bins
-    weighted, inverse, gradient, divergence = torch.split(
-        total, [size, size, n_components, n_blocks]
-    )
-    shape = n_components, n_bins
-    return Sums(weighted.view(shape), inverse.view(shape), gradient, divergence.sum())
+    return parts
 
 
 @lru_cache

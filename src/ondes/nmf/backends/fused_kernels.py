@@ -19,60 +19,15 @@ from ondes.nmf.backends.fused_parts import (
     by_thread,
     exp2,
     log2,
-    place,
     product,
     reciprocal,
-    rounded,
 )
 from ondes.nmf.problem import ACTIVATION_CEILING, ACTIVATION_FLOOR
 
 LOG_TWO = tl.constexpr(0.6931471805599453)
+SMALLEST = tl.constexpr(1e-36)  # whose reciprocal is a number of float32
 LEAST, MOST = tl.constexpr(ACTIVATION_FLOOR), tl.constexpr(ACTIVATION_CEILING)
 COUNTS = ["n_frames", "share", "n_components", "n_groups", "max_steps", "n_momentum"]
-
-
-@triton.jit(do_not_specialize=COUNTS)
-def prepare(
-    dictionary, background, columns, rows, bins, n_components, floor,
-    F: tl.constexpr, K: tl.constexpr, PADDED: tl.constexpr, SWAP: tl.constexpr,
-    KNOWN: tl.constexpr, BETA: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Store the dictionary in both layouts, for β = 0 divided by the model of equal activations."""
-    at = tl.program_id(0) * 16 + tl.arange(0, 16)
-    k = tl.arange(0, K)
-    real = at < F
-    inside = (k < n_components)[:, None] & real[None, :]
-    part = tl.load(dictionary + k[:, None] * F + at[None, :], mask=inside, other=0.0)
-    scale = 1.0 / (tl.sum(part, axis=0) * F / n_components + floor)
-    if BETA == 1:
-        scale = tl.zeros_like(scale) + 1.0
-    part = rounded((part * scale[None, :]).to(tl.float32), PRECISION)
-    tl.store(columns + at[None, :] * K + place(k, SWAP)[:, None], part)
-    tl.store(rows + k[:, None] * PADDED + place(at, SWAP)[None, :], part)
-    tl.store(bins + at, scale.to(tl.float32))
-    tl.store(bins + PADDED + at, tl.where(real, floor * scale, 1.0).to(tl.float32))
-    if KNOWN:
-        known = tl.load(background + at, mask=real, other=0.0)
-        tl.store(bins + 2 * PADDED + at, (known * scale).to(tl.float32))
-
-
-@triton.jit(do_not_specialize=COUNTS)
-def weigh_rows(
-    dictionary, linear, n_components, sparsity,
-    F: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """What sparsity adds to every denominator of a row of the dictionary, then the row's sum."""
-    row = tl.program_id(0)
-    at = tl.arange(0, WIDTH)
-    total = tl.zeros((), dictionary.dtype.element_ty)
-    squares = tl.zeros((), dictionary.dtype.element_ty)
-    for first in range(0, F, WIDTH):
-        inside = (row + 0 * at < n_components) & (first + at < F)
-        part = tl.load(dictionary + row * F + first + at, mask=inside, other=0.0)
-        total += tl.sum(part)
-        squares += tl.sum(part * part)
-    tl.store(linear + row, (sparsity * tl.sqrt(squares)).to(tl.float32))
-    tl.store(linear + K + row, total.to(tl.float32))
 
 
 # ---- The inner loop ----
@@ -82,7 +37,7 @@ def weigh_rows(
 def take(
     values, row, given, new, frames, bins, first, floor,
     F: tl.constexpr, M: tl.constexpr, WIDTH: tl.constexpr, DOWN: tl.constexpr,
-    ACROSS: tl.constexpr,
+    ACROSS: tl.constexpr, STOPS: tl.constexpr,
 ):  # fmt: skip
     """Store a block of bins of the new frames for the steps; returns it, padded with zeros."""
     at = first + tl.arange(0, WIDTH)
@@ -90,8 +45,12 @@ def take(
     value = tl.load(values + row[:, None] * F + at[None, :], mask=there, other=0.0)
     value = tl.where(there, (value + floor) * tl.load(bins + at)[None, :], 0.0)
     laid_out = by_thread(tl.where(there, value, 1.0), M, WIDTH, DOWN, ACROSS)
-    mask = by_thread(tl.broadcast_to(new[:, None], (M, WIDTH)), M, WIDTH, DOWN, ACROSS)
-    tl.store(frames + first * M + tl.arange(0, M * WIDTH), laid_out, mask=mask)
+    to = frames + first * M + tl.arange(0, M * WIDTH)
+    if STOPS:
+        mask = by_thread(tl.broadcast_to(new[:, None], (M, WIDTH)), M, WIDTH, DOWN, ACROSS)
+        tl.store(to, laid_out, mask=mask)
+    else:  # all rows get new frames at once
+        tl.store(to, laid_out)
     return value
 
 
@@ -99,7 +58,7 @@ def take(
 def lay_out(
     values, row, given, new, frames, bins, floor,
     F: tl.constexpr, M: tl.constexpr, WIDTH: tl.constexpr, TAIL: tl.constexpr,
-    DOWN: tl.constexpr, ACROSS: tl.constexpr, ACROSS_TAIL: tl.constexpr,
+    DOWN: tl.constexpr, ACROSS: tl.constexpr, ACROSS_TAIL: tl.constexpr, STOPS: tl.constexpr,
 ):  # fmt: skip
     """Store all bins of the new frames for the steps; returns each frame's sum."""
     whole: tl.constexpr = F - F % WIDTH
@@ -107,7 +66,7 @@ def lay_out(
     blocks = tl.zeros((M, WIDTH), tl.float32)
     for first in tl.range(0, whole, WIDTH, num_stages=1):
         blocks += take(
-            values, row, given, new, frames, bins, first, floor, F, M, WIDTH, DOWN, ACROSS
+            values, row, given, new, frames, bins, first, floor, F, M, WIDTH, DOWN, ACROSS, STOPS
         )
     total = tl.sum(blocks, axis=1)
     if F % WIDTH == 1:
@@ -116,47 +75,63 @@ def lay_out(
         tl.store(frames + whole * M + tl.arange(0, M), value, mask=new)
     elif TAIL > 0:
         rest = take(
-            values, row, given, new, frames, bins, whole, floor, F, M, TAIL, DOWN, ACROSS_TAIL
-        )
+            values, row, given, new, frames, bins, whole, floor,
+            F, M, TAIL, DOWN, ACROSS_TAIL, STOPS,
+        )  # fmt: skip
         total += tl.sum(rest, axis=1)
     tl.debug_barrier()
     return total
 
 
 @triton.jit
-def look(
-    point, sums, cost, known, frames, columns, rows, bins, first,
-    M: tl.constexpr, K: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr,
-    DOWN: tl.constexpr, ACROSS: tl.constexpr, SWAP: tl.constexpr, KNOWN: tl.constexpr,
-    COST: tl.constexpr, BETA: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
+def fetch(
+    columns, rows, first, K: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
-    """Add the sums over a block of bins, and the cost.
+    """A block of bins of the dictionary, as right factor of either product."""
+    at = first + tl.arange(0, WIDTH)
+    k = tl.arange(0, K)
+    across = tl.load(columns + at[None, :] * K + k[:, None])
+    back = tl.load(rows + k[None, :] * PADDED + at[:, None])
+    return across, back
+
+
+@triton.jit
+def look(
+    point, sums, cost, known, frames, across, back, bins, first,
+    M: tl.constexpr, PADDED: tl.constexpr, WIDTH: tl.constexpr, DOWN: tl.constexpr,
+    ACROSS: tl.constexpr, SWAP: tl.constexpr, KNOWN: tl.constexpr, COST: tl.constexpr,
+    BETA: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """Add the sums over a block of bins, and the cost of its pairs of bins.
 
     For β = 0 the sums are numerators above denominators. For β = 1 they are numerators alone:
     denominators do not depend on the frame.
     """
     at = first + tl.arange(0, WIDTH)
-    k = tl.arange(0, K)
     target = tl.load(frames + first * M + tl.arange(0, M * WIDTH))
     target = by_row(target, M, WIDTH, DOWN, ACROSS)
-    across = tl.load(columns + at[None, :] * K + k[:, None])
-    back = tl.load(rows + k[None, :] * PADDED + at[:, None])
     model = product(point, across, None, PRECISION) + tl.load(bins + PADDED + at)[None, :]
     if KNOWN:
         model += known[:, None] * tl.load(bins + 2 * PADDED + at)[None, :]
-    inverse = reciprocal(model, FAST)
+    # One reciprocal, and for β = 0 one logarithm, for two bins: these bind, not products.
+    one, other = tl.split(tl.reshape(model, (M, WIDTH // 2, 2)))
+    of_both = reciprocal(one * other, FAST)
+    inverse = tl.reshape(tl.join(other * of_both, one * of_both), (M, WIDTH))
     ratio = target * inverse
     if BETA == 1:
         if COST:
-            cost += tl.sum(model - LOG_TWO * target * log2(model, FAST), axis=1)
-        terms = as_left_factor(ratio, M, WIDTH, SWAP)
+            each = model - LOG_TWO * target * log2(model, FAST)
+            one_cost, other_cost = tl.split(tl.reshape(each, (M, WIDTH // 2, 2)))
+            cost += one_cost + other_cost
+        sums = product(as_left_factor(ratio, M, WIDTH, SWAP), back, sums, PRECISION)
     else:
-        if COST:  # without Σ log v, which does not change; one logarithm for two bins
-            one, other = tl.split(tl.reshape(model, (M, WIDTH // 2, 2)))
-            cost += tl.sum(ratio, axis=1) + LOG_TWO * tl.sum(log2(one * other, FAST), axis=1)
+        if COST:  # without Σ log v, which does not change
+            one_ratio, other_ratio = tl.split(tl.reshape(ratio, (M, WIDTH // 2, 2)))
+            cost += one_ratio + other_ratio + LOG_TWO * log2(one * other, FAST)
         both = tl.permute(tl.join(ratio * inverse, inverse), (2, 0, 1))
         terms = as_left_factor(tl.reshape(both, (2 * M, WIDTH)), 2 * M, WIDTH, SWAP)
-    return product(terms, back, sums, PRECISION), cost
+        sums = product(terms, back, sums, PRECISION)
+    return sums, cost
 
 
 @triton.jit
@@ -187,28 +162,39 @@ def look_at_one(
 
 @triton.jit
 def weigh(
-    point, known, frames, columns, rows, bins, linear,
+    point, known, frames, columns, rows, bins, linear, across, back,
     F: tl.constexpr, M: tl.constexpr, K: tl.constexpr, PADDED: tl.constexpr,
     WIDTH: tl.constexpr, TAIL: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr,
-    ACROSS_TAIL: tl.constexpr, SWAP: tl.constexpr, STAGES: tl.constexpr, KNOWN: tl.constexpr,
-    COST: tl.constexpr, BETA: tl.constexpr, SPARSE: tl.constexpr, PRECISION: tl.constexpr,
-    FAST: tl.constexpr,
+    ACROSS_TAIL: tl.constexpr, SWAP: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
+    KNOWN: tl.constexpr, COST: tl.constexpr, BETA: tl.constexpr, SPARSE: tl.constexpr,
+    PRECISION: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """The numerator and the denominator of a step from `point`, and the cost there."""
     whole: tl.constexpr = F - F % WIDTH
     factor = as_left_factor(point, M, K, SWAP)
     sums = tl.zeros(((2 - BETA) * M, K), tl.float32)
-    cost = tl.zeros((M,), tl.float32)
-    for first in tl.range(0, whole, WIDTH, num_stages=STAGES):
-        sums, cost = look(
-            factor, sums, cost, known, frames, columns, rows, bins, first,
-            M, K, PADDED, WIDTH, DOWN, ACROSS, SWAP, KNOWN, COST, BETA, PRECISION, FAST,
+    costs = tl.zeros((M, WIDTH // 2), tl.float32)
+    if RESIDENT:
+        sums, costs = look(
+            factor, sums, costs, known, frames, across, back, bins, 0,
+            M, PADDED, WIDTH, DOWN, ACROSS, SWAP, KNOWN, COST, BETA, PRECISION, FAST,
         )  # fmt: skip
+    else:
+        for first in tl.range(0, whole, WIDTH, num_stages=STAGES):
+            its_across, its_back = fetch(columns, rows, first, K, PADDED, WIDTH)
+            sums, costs = look(
+                factor, sums, costs, known, frames, its_across, its_back, bins, first,
+                M, PADDED, WIDTH, DOWN, ACROSS, SWAP, KNOWN, COST, BETA, PRECISION, FAST,
+            )  # fmt: skip
+    cost = tl.sum(costs, axis=1)
     if TAIL > 0 and F % WIDTH != 1:
-        sums, cost = look(
-            factor, sums, cost, known, frames, columns, rows, bins, whole,
-            M, K, PADDED, TAIL, DOWN, ACROSS_TAIL, SWAP, KNOWN, COST, BETA, PRECISION, FAST,
+        last_across, last_back = fetch(columns, rows, whole, K, PADDED, TAIL)
+        costs = tl.zeros((M, TAIL // 2), tl.float32)
+        sums, costs = look(
+            factor, sums, costs, known, frames, last_across, last_back, bins, whole,
+            M, PADDED, TAIL, DOWN, ACROSS_TAIL, SWAP, KNOWN, COST, BETA, PRECISION, FAST,
         )  # fmt: skip
+        cost += tl.sum(costs, axis=1)
     if BETA == 1:
         numerator = sums
         denominator = tl.zeros((M, K), tl.float32)
@@ -263,14 +249,16 @@ def solve(
     floor, tolerated, exponent, tol, strength, offset,
     F: tl.constexpr, K: tl.constexpr, PADDED: tl.constexpr, M: tl.constexpr,
     WIDTH: tl.constexpr, TAIL: tl.constexpr, DOWN: tl.constexpr, ACROSS: tl.constexpr,
-    ACROSS_TAIL: tl.constexpr, SWAP: tl.constexpr, STAGES: tl.constexpr,
-    STARTED: tl.constexpr, KNOWN: tl.constexpr, POWER: tl.constexpr, MOMENTUM: tl.constexpr,
+    ACROSS_TAIL: tl.constexpr, SWAP: tl.constexpr, STAGES: tl.constexpr, RESIDENT: tl.constexpr,
+    PARKED: tl.constexpr, WARPS: tl.constexpr, STARTED: tl.constexpr, KNOWN: tl.constexpr,
+    POWER: tl.constexpr, MOMENTUM: tl.constexpr,
     STOPS: tl.constexpr, PENALTY: tl.constexpr, GROUPED: tl.constexpr, BETA: tl.constexpr,
     SPARSE: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Solve for the activations of a program's share of the frames, M side by side."""
     program = tl.program_id(0)
-    frames = scratch + program.to(tl.int64) * (M * PADDED)
+    frames = scratch + program.to(tl.int64) * (M * (PADDED + K if PARKED else PADDED))
+    parking = frames + M * PADDED + tl.arange(0, M * K)
     upcoming = program * share
     last = tl.minimum(upcoming + share, n_frames)
     k = tl.arange(0, K)
@@ -283,8 +271,12 @@ def solve(
     age = tl.zeros((M,), tl.int32)
     lowest = tl.zeros((M,), tl.float32)
     known = tl.zeros((M,), tl.float32)
-    here = tl.zeros((M, K), tl.float32)  # where the last good step led
+    here = tl.zeros((M, K), tl.float32)  # where the last good step led; in memory where PARKED
     point = tl.zeros((M, K), tl.float32)  # where the next step starts from
+    across = 0
+    back = 0
+    if RESIDENT:
+        across, back = fetch(columns, rows, 0, K, PADDED, WIDTH)
     alive = last - upcoming
     while alive > 0:
         if n_finished > 0:  # the next frames get the rows of those that are finished
@@ -295,7 +287,7 @@ def solve(
             row = tl.where(given, frame, 0).to(tl.int64)
             total = lay_out(
                 values, row, given, finished, frames, bins, floor,
-                F, M, WIDTH, TAIL, DOWN, ACROSS, ACROSS_TAIL,
+                F, M, WIDTH, TAIL, DOWN, ACROSS, ACROSS_TAIL, STOPS,
             )  # fmt: skip
             if STARTED:
                 at = start + row[:, None] * n_components + k[None, :]
@@ -307,7 +299,13 @@ def solve(
                 begun = tl.zeros((M, K), tl.float32) + (total / even)[:, None]
             begun = tl.maximum(tl.where(real, begun, LEAST), LEAST)
             point = tl.where(finished[:, None], begun, point)
-            here = tl.where(finished[:, None], begun, here)
+            if PARKED:
+                mask = tl.broadcast_to(finished[:, None], (M, K))
+                mask = by_thread(mask, M, K, DOWN, WARPS // DOWN)
+                tl.store(parking, by_thread(begun, M, K, DOWN, WARPS // DOWN), mask=mask)
+                tl.debug_barrier()
+            else:
+                here = tl.where(finished[:, None], begun, here)
             if KNOWN:
                 known = tl.where(given, tl.load(background + row), known)
             lowest = tl.where(finished, float("inf"), lowest)
@@ -315,8 +313,8 @@ def solve(
             n_steps = tl.where(finished, 0, n_steps) if STOPS else 0
 
         numerator, denominator, cost = weigh(
-            point, known, frames, columns, rows, bins, linear,
-            F, M, K, PADDED, WIDTH, TAIL, DOWN, ACROSS, ACROSS_TAIL, SWAP, STAGES,
+            point, known, frames, columns, rows, bins, linear, across, back,
+            F, M, K, PADDED, WIDTH, TAIL, DOWN, ACROSS, ACROSS_TAIL, SWAP, STAGES, RESIDENT,
             KNOWN, MOMENTUM, BETA, SPARSE, PRECISION, FAST,
         )  # fmt: skip
         numerator += tl.where(real, 0.0, 1.0)
@@ -327,7 +325,10 @@ def solve(
             )
             cost += value
             denominator += slope
-        quotient = numerator * reciprocal(denominator, FAST)
+        if PARKED:
+            here = by_row(tl.load(parking), M, K, DOWN, WARPS // DOWN)
+        of_both = reciprocal(tl.maximum(denominator * here, SMALLEST), FAST)
+        quotient = numerator * (here * of_both)
         if POWER == "root":
             quotient = tl.sqrt(quotient)
         elif POWER == "any":
@@ -341,7 +342,7 @@ def solve(
             lowest = tl.minimum(lowest, cost)
             age = tl.where(risen, 0, (age + 1) % n_momentum)
             weight = tl.load(momentum + age)[:, None]
-            push = exp2(weight * log2(step * reciprocal(here, FAST), FAST), FAST)
+            push = exp2(weight * log2(step * (denominator * of_both), FAST), FAST)
             ahead = tl.minimum(tl.maximum(step * push, LEAST), MOST)
             point = tl.where(risen[:, None], here, ahead)
             here = tl.where(risen[:, None], here, step)
@@ -350,6 +351,8 @@ def solve(
         else:
             point = step
             here = step
+        if PARKED:
+            tl.store(parking, by_thread(here, M, K, DOWN, WARPS // DOWN))
         n_steps += 1
         if STOPS:
             finished = solved | (n_steps >= max_steps)

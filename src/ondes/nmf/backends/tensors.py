@@ -6,14 +6,11 @@ PyTorch is imported only where a tensor or a device is asked for.
 from __future__ import annotations
 
 import sys
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils import assert_all_finite
-from sklearn.utils.validation import check_non_negative
 
 from ondes.nmf.divergence import Array, LevelledFrames
 from ondes.rebatch import slices
@@ -38,8 +35,7 @@ __all__ = [
     "upload",
 ]
 
-STAGED_BYTES = 2**22  # copied at a time: the device reads one part while others are staged
-STAGING_THREADS = 8  # one alone copies more slowly than the bus
+STAGED_BYTES = 2**22  # copied at a time from a device: it writes one part while another is read
 RESIDENT_SHARE = 0.4  # of the free memory that frames may occupy: what is made of them needs more
 
 
@@ -74,31 +70,12 @@ def fits(n_bytes: int, device: torch.device) -> bool:
 
 
 def upload(array: Array, device: torch.device) -> Tensor:
-    """A copy of a C-ordered array on `device`, by way of pinned memory where that is CUDA."""
+    """A copy of an array on `device`."""
     from ondes.nmf.backends.devices import memory_errors, torch
 
-    dtype: torch.dtype = getattr(torch, array.dtype.name)
-    with memory_errors(device):
-        if device.type != "cuda":
-            return torch.tensor(array, dtype=dtype, device=device)
-        whole = torch.empty(array.shape, dtype=dtype, device=device)
-
-        def stage(rows: slice) -> tuple[slice, Tensor]:
-            # PyTorch keeps pinned memory, and gives it out again when its copy has ended.
-            staged = torch.empty(whole[rows].shape, dtype=dtype, pin_memory=True)
-            np.copyto(staged.numpy(), array[rows])
-            return rows, staged
-
-        waiting: deque[Future[tuple[slice, Tensor]]] = deque()
-        n_rows = max(1, STAGED_BYTES // max(1, array[:1].nbytes))
-        with ThreadPoolExecutor(STAGING_THREADS) as pool:
-            for part in [*slices(len(array), n_rows), None]:
-                if part is not None:
-                    waiting.append(pool.submit(stage, part))
-                while waiting and (part is None or len(waiting) > 2 * STAGING_THREADS):
-                    rows, staged = waiting.popleft().result()
-                    whole[rows].copy_(staged, non_blocking=True)
-        return whole
+    with memory_errors(device), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of arrays that may not be written to
+        return torch.from_numpy(array).to(device, copy=True)
 
 
 def on_host(frames: Array) -> Array:
@@ -153,6 +130,9 @@ def check(frames: Tensor, name: str) -> None:
         lowest, highest = torch.stack(frames.aminmax()).tolist()
         if lowest >= 0 and highest < np.inf:
             return
+        from sklearn.utils import assert_all_finite
+        from sklearn.utils.validation import check_non_negative
+
         on_host = frames.cpu().numpy()
         assert_all_finite(on_host, input_name="X", estimator_name=name)
         check_non_negative(on_host, name)

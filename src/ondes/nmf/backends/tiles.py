@@ -29,6 +29,8 @@ class Tile:
         Programs that share a multiprocessor.
     stages : int
         Blocks of bins being fetched from memory, and the one being processed.
+    parked : bool
+        Whether the last good activations are in memory between steps, not in registers.
     """
 
     frames: int
@@ -36,6 +38,7 @@ class Tile:
     warps: int
     per_processor: int
     stages: int = 1
+    parked: bool = False
 
     def tail(self, n_bins: int) -> int:
         """The width of the last block, which may be narrower; 0 where no bin remains."""
@@ -54,12 +57,13 @@ _MANY: dict[str, dict[int, Tile]] = {
         16: Tile(64, 32, 4, 4),
         32: Tile(64, 32, 4, 3),
         64: Tile(64, 32, 4, 2, stages=3),
-        128: Tile(64, 16, 4, 2, stages=2),
-        256: Tile(32, 32, 8, 1, stages=3),
+        128: Tile(32, 32, 4, 2, stages=3, parked=True),
+        256: Tile(32, 32, 8, 1, stages=3, parked=True),
     },
     "ieee": {
         32: Tile(64, 32, 4, 2),
         64: Tile(64, 16, 4, 2),
+        128: Tile(16, 64, 4, 2, parked=True),
         256: Tile(16, 32, 4, 2),
     },
     "bf16": {
