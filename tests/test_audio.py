@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import soundfile
 import soxr
 
 from ondes.errors import FileError
-from ondes.signal import decoders, recordings
+from ondes.signal import av_decoder, decoders, recordings
 from ondes.signal.audio_writer import AudioWriter, write_audio
 from ondes.signal.recordings import RawFormat, find_recordings, open_blocks, probe
 
@@ -295,6 +296,18 @@ def test_many_channels_are_read_by_pyav(tmp_path, layout, n_channels):
     decoded = read(tmp_path / "a.mkv")
     # FFmpeg's encoder drops the low bits of loud samples.
     np.testing.assert_allclose(decoded, samples / 2**15, atol=2**-7)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks into /proc")
+def test_many_channels_take_no_thread_per_core():
+    av = pytest.importorskip("av", reason="needs the extra `formats`")
+    frame = av.AudioFrame("fltp", "12C", 100)
+    frame.sample_rate, frame.pts = 16000, 0
+    before = len(list(Path("/proc/self/task").iterdir()))
+    graph = av_decoder._packing(frame)
+    assert len(list(Path("/proc/self/task").iterdir())) == before
+    graph.push(frame)
+    assert graph.pull().to_ndarray().shape == (1, 1200)
 
 
 def test_a_missing_pyav_is_named(tmp_path, monkeypatch):

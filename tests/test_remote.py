@@ -238,7 +238,8 @@ def test_a_server_that_dies_midway_costs_the_rest_of_its_recordings(album, monke
 
 
 def test_a_server_without_ranges_is_named(album):
-    with serving(album, has_ranges=False) as server, pytest.raises(FileError, match="range requests"):
+    expected = pytest.raises(FileError, match="range requests")
+    with serving(album, has_ranges=False) as server, expected:
         probe(f"{server.url}/a.wav")
 
 

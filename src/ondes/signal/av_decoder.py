@@ -121,12 +121,11 @@ class AvDecoder:
 
     def _interleaved(self, frame: Any) -> list[Any]:
         """The same samples in one plane."""
-        import av
-
-        if self._to_packed is None:
-            self._to_packed = av.AudioResampler(frame.format.packed.name, frame.layout, self.sr)
         try:
-            return list(self._to_packed.resample(frame))
+            if self._to_packed is None:
+                self._to_packed = _packing(frame)
+            self._to_packed.push(frame)
+            return [self._to_packed.pull()]
         except (self._failure, ValueError) as error:
             raise FileError(
                 self._name, f"has {self.channels} channels, more than FFmpeg can convert"
@@ -150,6 +149,26 @@ class AvDecoder:
     def close(self) -> None:
         """Close the file."""
         self._container.close()
+
+
+def _packing(frame: Any) -> Any:
+    """A filter graph that puts the planes of frames like this one into one plane."""
+    from av.filter import Graph
+
+    graph = Graph()
+    graph.threads = 1  # or one thread per core, with a stack each, for a copy
+    source = graph.add(
+        "abuffer",
+        sample_rate=str(frame.sample_rate),
+        sample_fmt=frame.format.name,
+        channel_layout=frame.layout.name,
+        time_base=str(frame.time_base or f"1/{frame.sample_rate}"),
+    )
+    packed = graph.add("aformat", sample_fmts=frame.format.packed.name)
+    source.link_to(packed)
+    packed.link_to(graph.add("abuffersink"))
+    graph.configure()
+    return graph
 
 
 def _has_length(file: BinaryIO) -> bool:
@@ -179,7 +198,7 @@ def _bounded_memory(n_bytes: int) -> Iterator[None]:
         yield
         return
     with _one_at_a_time:  # the limit applies to the whole process
-        set_limit(ctypes.c_size_t(2**25 + 10 * n_bytes))
+        set_limit(ctypes.c_size_t(2**23 + 10 * n_bytes))
         try:
             yield
         finally:
