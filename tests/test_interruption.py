@@ -20,6 +20,7 @@ from test_learning import SR, learn_small, tones
 import ondes
 from ondes import Dictionary, FileError, OnlineNMF, RawFormat, training_run
 from ondes.model_file import SavedModel
+from ondes.nmf.learner import DictionaryLearner
 from ondes.nmf.penalties import L1
 from ondes.signal.frame_reader import HostFrameReader
 from ondes.training import checkpoint, loop
@@ -166,7 +167,7 @@ def test_other_threads_learn_without_handling_signals(album):
 
 def test_ctrl_c_during_an_update_waits_for_its_end(album, monkeypatch):
     complete_updates = []
-    original = OnlineNMF.absorb
+    original = DictionaryLearner.absorb
 
     def interrupted_update(self, *arguments):
         interrupt() if len(complete_updates) == 4 else None
@@ -175,7 +176,7 @@ def test_ctrl_c_during_an_update_waits_for_its_end(album, monkeypatch):
         return self
 
     monkeypatch.setattr(loop, "INITIAL_FRAMES", 1)
-    monkeypatch.setattr(OnlineNMF, "absorb", interrupted_update)
+    monkeypatch.setattr(DictionaryLearner, "absorb", interrupted_update)
     dictionary = learn_small(album / "0.wav", batch_size=50, return_on_interrupt=True)
     assert len(complete_updates) == 5
     assert dictionary.estimator.n_frames_seen_ == 250
@@ -260,13 +261,13 @@ def test_with_a_checkpoint_ctrl_c_is_raised_once_that_is_written(run, album):
 
 
 def test_a_signal_while_the_first_dictionary_is_drawn_leaves_no_checkpoint(run, monkeypatch):
-    original = OnlineNMF.initialise
+    original = DictionaryLearner.initialise
 
     def interrupted(self, frames):
         interrupt()
         return original(self, frames)
 
-    monkeypatch.setattr(OnlineNMF, "initialise", interrupted)
+    monkeypatch.setattr(DictionaryLearner, "initialise", interrupted)
     assert run.checkpointed(return_on_interrupt=True).history.stopped_by == "SIGINT"
     assert not run.checkpoint.exists()
 

@@ -13,6 +13,7 @@ from plain_settings import PLAIN
 
 import ondes
 from ondes import AudioSettings, FileError, OnlineNMF, RawFormat, Solver, Stft, training_run
+from ondes.nmf.learner import DictionaryLearner
 from ondes.signal.batches import frame_batches
 from ondes.training import loop
 
@@ -187,13 +188,13 @@ def test_the_history_and_its_curve_are_those_of_the_run(album):
 def test_the_divergence_is_the_average_over_all_frames_with_weights_that_grow(album, monkeypatch):
     """Frame s of t weighs s / t, whatever the estimator's own memory is."""
     batches = []
-    absorb = OnlineNMF.absorb
+    absorb = DictionaryLearner.absorb
 
     def recorded(self, statistics, *others):
         batches.append((round(statistics.n_frames), statistics.divergence / 65))
         return absorb(self, statistics, *others)
 
-    monkeypatch.setattr(OnlineNMF, "absorb", recorded)
+    monkeypatch.setattr(DictionaryLearner, "absorb", recorded)
     settings = {"batch_size": 50, "forgetting": ondes.HalfLife(20)}
     history = learn_small(album.glob("*.wav"), **settings).history
     mean = np.concatenate([np.full(n, total / n) for n, total in batches])

@@ -49,6 +49,7 @@ def write_recordings(folder):
 
 def learn(folder, **settings):
     how = {"sr": 8000, "n_fft": 256, "hop_length": 128, "n_passes": 2, "random_state": 3}
+    how["init"] = "k-means++"  # the default of that version
     return ondes.learn(folder, 6, **how, **PLAIN, **settings).components
 
 

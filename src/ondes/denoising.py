@@ -12,7 +12,7 @@ import numpy as np
 import soxr
 from numpy.typing import ArrayLike, NDArray
 
-from ondes.nmf.estimator import OnlineNMF
+from ondes.nmf.learner import DictionaryLearner
 from ondes.separation.separator import MaskStream, Separator, StemBlocks, separate
 from ondes.separation.sources import SourceDictionary, Sources
 from ondes.separation.subtraction import SubtractionMasks
@@ -207,7 +207,7 @@ def _models(
         return SubtractionMasks((SPEECH, NOISE), audio, np.ldexp(mean, exponent))
     known = Sources.of({SPEECH: speech})
     frames, _ = _frames(example, example_sr, known.audio)
-    estimator = OnlineNMF(
+    estimator = DictionaryLearner(
         min(N_COMPONENTS, len(frames)),
         beta_loss=known.divergence.beta,
         sparsity=known.sparsity,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import soxr
@@ -13,14 +13,16 @@ from numpy.typing import ArrayLike, NDArray
 from ondes.history import TrainingHistory
 from ondes.model_file import SavedModel, save_model
 from ondes.nmf.divergence import Array
-from ondes.nmf.estimator import OnlineNMF
-from ondes.separation import separate
+from ondes.nmf.learner import DictionaryLearner
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.batches import frame_batches
 from ondes.signal.locations import Location, is_location
 from ondes.signal.recordings import PathOrStream, RawFormat, find_recordings, open_blocks
 from ondes.signal.spectral_frames import spectral_frames
 from ondes.training_run import RecordingInputs, TrainingRun
+
+if TYPE_CHECKING:
+    from ondes.nmf.estimator import OnlineNMF
 
 __all__ = ["Dictionary"]
 
@@ -41,7 +43,9 @@ class Dictionary:
 
     Attributes
     ----------
-    estimator, audio, history
+    learner : DictionaryLearner
+        The estimator, or what it will be made of: scikit-learn is imported where it is asked for.
+    audio, history
         As given; `history` grows with `learn`.
 
     Examples
@@ -58,35 +62,44 @@ class Dictionary:
 
     def __init__(
         self,
-        estimator: OnlineNMF,
+        estimator: DictionaryLearner,
         audio: AudioSettings | None = None,
         history: TrainingHistory | None = None,
     ) -> None:
-        self.estimator, self.audio, self.history = estimator, audio, history
+        self.learner, self.audio, self.history = estimator, audio, history
 
     def __repr__(self) -> str:
         learned = "untrained"
-        if hasattr(self.estimator, "components_"):
+        if hasattr(self.learner, "components_"):
             n_components, n_bins = self.components.shape
             learned = f"{n_components} components of {n_bins} bins"
         seconds = "" if self.history is None else f", from {self.history.seconds:.0f} s of audio"
         return f"<Dictionary: {learned}{seconds}>"
 
     @property
+    def estimator(self) -> OnlineNMF:
+        """What was learned, as an estimator of scikit-learn."""
+        from ondes.nmf.estimator import OnlineNMF
+
+        if not isinstance(self.learner, OnlineNMF):
+            self.learner = OnlineNMF.of(self.learner)
+        return self.learner
+
+    @property
     def components(self) -> Array:
         """The spectra, shape (n_components, n_bins); every row sums to one."""
-        components: Array = self.estimator.components_
+        components: Array = self.learner.components_
         return components
 
     @property
     def n_components(self) -> int:
         """The number of spectra."""
-        return int(self.estimator.n_components)
+        return int(self.learner.n_components)
 
     @property
     def groups(self) -> Any:
         """A label for each component, where those of one source share one; else None."""
-        return self.estimator.groups
+        return self.learner.groups
 
     def learn(self, recordings: RecordingInputs, **options: Any) -> Self:
         """Continue learning from more recordings; this dictionary is changed and returned.
@@ -101,7 +114,7 @@ class Dictionary:
             `round_size`, `progress`, `on_error`, `return_on_interrupt`.
         """
         self.history = TrainingRun(**options).train(
-            self.estimator, self._audio, self.history, recordings
+            self.learner, self._audio, self.history, recordings
         )
         return self
 
@@ -120,7 +133,7 @@ class Dictionary:
         FileError
             Where the file exists or cannot be written, or a setting is of a user-defined class.
         """
-        save_model(path, SavedModel(self.estimator, self.audio, self.history), force)
+        save_model(path, SavedModel(self.learner, self.audio, self.history), force)
 
     def transform(
         self,
@@ -144,7 +157,7 @@ class Dictionary:
         array of shape (n_frames, n_components)
         """
         frames = (each for each in self._frames(recording, sr, raw) if len(each))
-        activations = [self.estimator.transform(each) for each in frames]
+        activations = [self.learner.transform(each) for each in frames]
         return np.concatenate([np.empty((0, self.n_components), np.float32), *activations])
 
     def score(
@@ -185,18 +198,20 @@ class Dictionary:
         for frames in frame_batches(recording, self._audio, FRAMES_SCORED_AT_ONCE, raw=raw):
             if len(frames):
                 n_frames += int(np.count_nonzero(frames.any(axis=1)))
-                total -= float(self.estimator.score_samples(frames).sum())
+                total -= float(self.learner.score_samples(frames).sum())
         return n_frames, total / n_frames if n_frames else float("nan")
 
     def separate(self, mixture: ArrayLike, *, sr: int, **options: Any) -> dict[str, Any]:
         """Separate a mixture into the sources that `groups` names; see `ondes.separate`."""
+        from ondes.separation import separate
+
         return separate(mixture, self, sr=sr, **options)
 
     def with_compute(
         self, backend: str = "auto", device: str | None = None, n_jobs: int | None = None
     ) -> Self:
         """Choose the backend, its device and its threads; this dictionary is returned."""
-        self.estimator.set_params(backend=backend, device=device, precision=None, n_jobs=n_jobs)
+        self.learner.set_params(backend=backend, device=device, precision=None, n_jobs=n_jobs)
         return self
 
     @property

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import clone
 
 from ondes.dictionary import Dictionary
 from ondes.learning import LearningProgress, learn
@@ -106,8 +105,7 @@ def discover_sources(
     groups = [source_names(n_sources)[label] for label in labels]
     if penalty is not None:
         return learned(init=found.components, groups=groups, penalty=penalty)
-    estimator = clone(found.estimator).set_params(groups=groups)
-    return Dictionary(estimator.restore(found.estimator.state()), found.audio, found.history)
+    return Dictionary(found.learner.with_parameters(groups=groups), found.audio, found.history)
 
 
 def source_names(n_sources: int) -> tuple[str, ...]:

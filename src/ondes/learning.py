@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ondes.dictionary import Dictionary
 from ondes.errors import FileError
-from ondes.nmf.estimator import OnlineNMF
+from ondes.nmf.learner import DictionaryLearner
 from ondes.presets import settings_of
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.recordings import RawFormat
@@ -92,7 +92,7 @@ def learn(
     checkpoint_every : float
         Seconds from one checkpoint to the next. One that cannot be written is a RuntimeWarning.
     resume : bool
-        Continue from `checkpoint`, to the very bytes of an uninterrupted run; where the file does
+        Continue from `checkpoint`, with the same bytes as an uninterrupted run; where the file does
         not exist, begin. All settings that decide the result must be the same.
     cluster : distributed.Client or str, optional
         Compute on a Dask cluster: its client, the address of its scheduler, or ``"local"`` for
@@ -186,4 +186,4 @@ def untrained(
     chosen = settings_of(preset, settings)
     stft = Stft(chosen.pop("n_fft"), chosen.pop("hop_length"), window)
     audio = AudioSettings(chosen.pop("sr"), stft, top_db, chosen.pop("spectrum"))
-    return Dictionary(OnlineNMF(**chosen), audio)
+    return Dictionary(DictionaryLearner(**chosen), audio)

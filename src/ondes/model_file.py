@@ -10,9 +10,9 @@ from ondes.archive import pack, read_archive, sentence_part, unpack
 from ondes.atomic_file import check_destination, write_atomically
 from ondes.errors import FileError
 from ondes.history import SeparatorHistory, TrainingHistory
-from ondes.nmf.estimator import OnlineNMF
 from ondes.nmf.fitted_state import FittedState
 from ondes.nmf.forgetting import GrowingMemory, HalfLife, PerPass
+from ondes.nmf.learner import DictionaryLearner
 from ondes.nmf.penalties import L1, GroupLog, LogSparsity, Smoothness
 from ondes.nmf.problem import Solver
 from ondes.nmf.statistics import Statistics
@@ -34,7 +34,7 @@ CLASSES: tuple[type, ...] = (
 class SavedModel(NamedTuple):
     """The parts of a model file; `audio` and `history` are None where it learned from arrays."""
 
-    estimator: OnlineNMF
+    estimator: DictionaryLearner
     audio: AudioSettings | None
     history: TrainingHistory | None
 
@@ -101,7 +101,7 @@ def read_document(path: str | Path) -> dict[str, Any]:
 def model_of(path: str | Path, document: dict[str, Any]) -> SavedModel:
     """The model in a document; FileError where there is no valid one."""
     try:
-        estimator = OnlineNMF(**document["parameters"])
+        estimator = DictionaryLearner(**document["parameters"])
         if estimator.backend == "torch":  # a choice of the machine that saved it
             estimator.set_params(backend="auto", device=None, precision=None)
         for solver in (estimator.settings.solver, estimator.settings.transform_solver):
@@ -124,7 +124,7 @@ def _check_solver(solver: Solver) -> None:
         )
 
 
-def _check_audio(estimator: OnlineNMF, audio: AudioSettings | None) -> None:
+def _check_audio(estimator: DictionaryLearner, audio: AudioSettings | None) -> None:
     if audio is not None:
         n_bins = of_type(audio, AudioSettings).stft.n_bins
         if n_bins != estimator.n_features_in_:

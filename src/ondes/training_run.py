@@ -16,7 +16,7 @@ from ondes.errors import FileError
 from ondes.history import TrainingHistory
 from ondes.model_file import SavedModel
 from ondes.nmf.divergence import Array
-from ondes.nmf.estimator import OnlineNMF
+from ondes.nmf.learner import DictionaryLearner
 from ondes.nmf.statistics import Statistics
 from ondes.signal import memory_reader
 from ondes.signal.audio_settings import AudioSettings
@@ -73,7 +73,7 @@ class TrainingRun:
 
     def train(
         self,
-        estimator: OnlineNMF,
+        estimator: DictionaryLearner,
         audio: AudioSettings,
         history: TrainingHistory | None,
         recordings: RecordingInputs,
@@ -119,7 +119,7 @@ class TrainingRun:
         self,
         path: str | Path,
         finished: SavedModel,
-        estimator: OnlineNMF,
+        estimator: DictionaryLearner,
         audio: AudioSettings,
         recordings: RecordingInputs,
     ) -> None:
@@ -139,7 +139,7 @@ class TrainingRun:
         model, settings = SavedModel(estimator, audio, None), self._settings(estimator, audio)
         check_finished_run(path, finished, model, settings, digest(known))
 
-    def _settings(self, estimator: OnlineNMF, audio: AudioSettings) -> dict[str, Any]:
+    def _settings(self, estimator: DictionaryLearner, audio: AudioSettings) -> dict[str, Any]:
         """What decides the result beside the model's own parameters, as plain values."""
         settings: dict[str, Any] = {
             "n_passes": self.n_passes,
@@ -170,7 +170,7 @@ class TrainingRun:
 
     @contextlib.contextmanager
     def _source(
-        self, estimator: OnlineNMF, audio: AudioSettings, reading: _Reading
+        self, estimator: DictionaryLearner, audio: AudioSettings, reading: _Reading
     ) -> Iterator[BatchSource[Any]]:
         if self.cluster is not None:
             with self._on_cluster(estimator, audio, reading) as source:
@@ -198,7 +198,7 @@ class TrainingRun:
 
     # ---- a cluster ----
 
-    def _round_size(self, estimator: OnlineNMF, audio: AudioSettings) -> int:
+    def _round_size(self, estimator: DictionaryLearner, audio: AudioSettings) -> int:
         if self.round_size is not None:
             return self.round_size
         from ondes.cluster import shard_size
@@ -208,7 +208,7 @@ class TrainingRun:
 
     @contextlib.contextmanager
     def _on_cluster(
-        self, estimator: OnlineNMF, audio: AudioSettings, reading: _Reading
+        self, estimator: DictionaryLearner, audio: AudioSettings, reading: _Reading
     ) -> Iterator[BatchSource[Any]]:
         from ondes import cluster
         from ondes.cluster.shards import Recordings
@@ -297,7 +297,9 @@ class _Reading:
 # ---- this machine ----
 
 
-def _on_host(estimator: OnlineNMF, schedule: Schedule, reading: _Reading) -> BatchSource[Array]:
+def _on_host(
+    estimator: DictionaryLearner, schedule: Schedule, reading: _Reading
+) -> BatchSource[Array]:
     n_readers = max(1, min(effective_n_jobs(estimator.n_jobs), MAX_READERS))
     frames_of = partial(HostFrameReader, audio=schedule.audio)
     batches = MiniBatches(reading.rounds(schedule, frames_of, n_readers))
@@ -312,7 +314,9 @@ def _on_host(estimator: OnlineNMF, schedule: Schedule, reading: _Reading) -> Bat
     return BatchSource(batches, schedule, step, partial(initialise, estimator))
 
 
-def _on_gpu(estimator: OnlineNMF, schedule: Schedule, reading: _Reading) -> BatchSource[Any]:
+def _on_gpu(
+    estimator: DictionaryLearner, schedule: Schedule, reading: _Reading
+) -> BatchSource[Any]:
     from ondes import gpu
     from ondes.nmf.backends.devices import ready, torch
 
@@ -328,12 +332,12 @@ def _on_gpu(estimator: OnlineNMF, schedule: Schedule, reading: _Reading) -> Batc
     )
 
 
-def _absorbed(estimator: OnlineNMF, statistics: Statistics) -> Update:
+def _absorbed(estimator: DictionaryLearner, statistics: Statistics) -> Update:
     estimator.absorb(statistics)
     return Update(statistics.n_frames, statistics.divergence)
 
 
-def _record_backend(estimator: OnlineNMF) -> None:
+def _record_backend(estimator: DictionaryLearner) -> None:
     """Let `backend_` be that of this run, not that of a checkpoint or of an earlier run."""
     settings = estimator.settings
     problem = settings.problem(estimator.components_)

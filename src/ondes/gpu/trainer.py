@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ondes.nmf.backends.devices import Tensor, torch
-from ondes.nmf.estimator import OnlineNMF
+from ondes.nmf.learner import DictionaryLearner
 from ondes.training.batch_source import Update
 from ondes.training.loop import INITIAL_FRAMES
 
 __all__ = ["GpuTrainer", "initialise", "unsupported"]
 
 
-def unsupported(estimator: OnlineNMF) -> str | None:
+def unsupported(estimator: DictionaryLearner) -> str | None:
     """What of an estimator's settings cannot be trained here, as a sentence, or None."""
     if estimator.backend != "torch":
         return f"backend={estimator.backend!r} does not use a device."
@@ -21,7 +21,7 @@ def unsupported(estimator: OnlineNMF) -> str | None:
     return None
 
 
-def initialise(estimator: OnlineNMF) -> Callable[[Iterator[Tensor]], list[Tensor]]:
+def initialise(estimator: DictionaryLearner) -> Callable[[Iterator[Tensor]], list[Tensor]]:
     """What draws the first dictionary from the first batches, as the host does."""
     size = estimator.batch_size or INITIAL_FRAMES
 
@@ -47,11 +47,11 @@ class GpuTrainer:
 
     Parameters
     ----------
-    estimator : OnlineNMF
+    estimator : DictionaryLearner
         With ``backend="torch"``; after every round it has the dictionary and statistics.
     """
 
-    def __init__(self, estimator: OnlineNMF) -> None:
+    def __init__(self, estimator: DictionaryLearner) -> None:
         self._estimator = estimator
 
     def step(self, frames: Tensor) -> Update:

@@ -24,9 +24,9 @@ class Forgetting(Protocol):
 
 @dataclass(frozen=True)
 class GrowingMemory:
-    """Weigh frame s at time t by (s/t)^power: young dictionaries forget fast, old ones slowly.
+    """Weight frame s at time t by (s/t)^power: forget fast at first, and slowly later.
 
-    The factors telescope, so they depend neither on the batches nor on the length of the stream.
+    The weights depend neither on the size of the batches nor on the length of the stream.
     `power=0` forgets nothing.
 
     Examples

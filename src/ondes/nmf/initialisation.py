@@ -1,21 +1,32 @@
-"""The first dictionary: given rows, random frames of the data, or centres of clusters of them."""
+"""The first dictionary: given rows, random frames, centres of clusters of frames, or parts."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ondes.nmf.backends import tensors
 from ondes.nmf.divergence import Array, level_frames
+from ondes.nmf.encoding import Compute
+from ondes.nmf.host_trainer import HostTrainer
 from ondes.nmf.settings import Settings
+from ondes.nmf.statistics import Statistics
+from ondes.rebatch import slices
 
-__all__ = ["cluster_centres", "first_dictionary", "random_frames"]
+__all__ = ["cluster_centres", "first_dictionary", "parts", "random_frames"]
 
 # Frames to draw from: for k-means++ more take longer and change nothing.
 LEAST_CANDIDATES, CANDIDATES_PER_ROW = 1000, 16
 _KMEANS_ROUNDS = 2
 _SPREAD = 0.5  # log-normal width of the variations made where frames are too few
+_MOST_BINS = 512  # bins to choose those of `parts` from: the time grows with their number
+_ELSEWHERE = 0.05  # what a part has of bins that do not move with it: a zero could never grow
+_STILL = 1e-6  # a bin that changes by less is constant, and one that is nearer is the same
+_TRIAL_BATCH = 128
+_TRIAL_LENGTH = 4  # in candidates: what is better in the end need not be so at first
 
 
 def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomState) -> Array:
@@ -39,11 +50,33 @@ def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomSta
     n_candidates = max(LEAST_CANDIDATES, CANDIDATES_PER_ROW * n_drawn)
     is_active: Any = frames.any(axis=1)
     active = np.flatnonzero(is_active.cpu() if tensors.is_tensor(is_active) else is_active)
-    candidates = tensors.rows_of(frames, rng.permutation(active)[:n_candidates])
+    order = rng.permutation(active)
+    candidates = tensors.rows_of(frames, order[:n_candidates])
     levelled = level_frames(candidates, settings.background(frames.shape[1])).values
     positive = levelled + levelled.dtype.type(settings.noise_floor)
-    draw = random_frames if settings.init == "random" else cluster_centres
-    return np.concatenate([fixed, draw(positive, n_drawn, rng)])
+
+    def drawn(draw: Any) -> Array:
+        return np.concatenate([fixed, draw(positive, n_drawn, rng)])
+
+    draws = {"k-means++": cluster_centres, "parts": parts, "random": random_frames}
+    if settings.init in draws:
+        return drawn(draws[settings.init])
+    centres = drawn(cluster_centres)
+    if settings.divergence.beta != 0 or len(order) < LEAST_CANDIDATES:
+        return centres
+    # Mostly others than the candidates, where there are enough.
+    others = tensors.rows_of(frames, order[-_TRIAL_LENGTH * n_candidates :])
+    return min(centres, drawn(parts), key=partial(_trial, others, settings))
+
+
+def _trial(frames: Array, settings: Settings, dictionary: Array) -> float:
+    """The divergence of the second half of the frames, each before the update it is part of."""
+    # On the host whatever the device is, so that the choice is the same.
+    trainer = HostTrainer(replace(settings, compute=Compute(n_jobs=settings.compute.n_jobs)))
+    beta = settings.divergence.beta
+    trainer.load(dictionary, Statistics.zeros(*dictionary.shape, beta=beta), 0)
+    found = [trainer.train(frames[rows]) for rows in slices(len(frames), _TRIAL_BATCH)]
+    return sum(trained.divergence for trained in found[len(found) // 2 :])
 
 
 def random_frames(frames: Array, n_components: int, rng: np.random.RandomState) -> Array:
@@ -95,6 +128,61 @@ def cluster_centres(frames: Array, n_components: int, rng: np.random.RandomState
             gain = (members / centres[k]).mean(axis=1, keepdims=True)
             centres[k] = (members / gain).mean(axis=0)
     return _unit_rows(_fill(centres, n_components, rng))
+
+
+def parts(frames: Array, n_components: int, rng: np.random.RandomState) -> Array:
+    """Sets of bins that move together: clusters of bins, where `cluster_centres` has frames.
+
+    A bin is its logarithm over the frames, less its mean; bins are as near as they correlate.
+    Bins are chosen one after the other, each time the one that leaves all bins nearest to those
+    chosen; then a few rounds of k-means. A row is the geometric mean of the frames, times the
+    correlation of each bin with its centre where that is positive, plus a little.
+
+    Parameters and result are those of `random_frames`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.RandomState(0)
+    >>> frames = rng.exponential(size=(100, 2)).repeat(3, axis=1)  # two parts of three bins
+    >>> parts(frames, 2, rng).round(1)
+    array([[0.3, 0.3, 0.3, 0. , 0. , 0. ],
+           [0. , 0. , 0. , 0.3, 0.3, 0.3]])
+    """
+    logs = np.log(frames.astype(np.float64))
+    mean = logs.mean(axis=0)
+    logs -= mean
+    norms = np.linalg.norm(logs, axis=0)
+    moving = np.flatnonzero(norms > _STILL * np.sqrt(len(frames)))
+    bins = logs.T[moving] / norms[moving, None]
+    centres = _far_bins(bins, n_components)
+    for _ in range(_KMEANS_ROUNDS):
+        label = (bins @ centres.T).argmax(axis=1)
+        for k in np.unique(label):
+            total = bins[label == k].sum(axis=0)
+            centres[k] = total / max(np.linalg.norm(total), _STILL)
+    correlations = np.zeros((len(centres), len(mean)))
+    correlations[:, moving] = np.maximum(centres @ bins.T, 0)
+    return _unit_rows(_fill(np.exp(mean) * (correlations + _ELSEWHERE), n_components, rng))
+
+
+def _far_bins(bins: Array, n: int) -> Array:
+    """Up to n of these rows of unit norm, which leave all of them nearest to one; or a zero."""
+    if not len(bins):
+        return np.zeros((1, bins.shape[1]))
+    among = np.linspace(0, len(bins) - 1, min(len(bins), _MOST_BINS)).round().astype(int)
+    distances = 1 - bins @ bins[among].T
+    distances[distances < _STILL] = 0
+    nearest = np.full(len(bins), 2.0)
+    chosen: list[int] = []
+    while len(chosen) < n:
+        best = int(np.minimum(distances, nearest[:, None]).sum(axis=0).argmin())
+        nearer = np.minimum(distances[:, best], nearest)
+        if np.array_equal(nearer, nearest):
+            break
+        nearest = nearer
+        chosen.append(int(among[best]))
+    return bins[chosen]
 
 
 def _gain_free_divergence(frames: Array, mean_logs: Array, centres: Array) -> Array:

@@ -18,16 +18,7 @@ from ondes.nmf.statistics import Statistics, Trained
 from ondes.nmf.warm_restarts import StoredActivations
 from ondes.rebatch import slices
 
-try:
-    from sklearn.callback import CallbackSupportMixin, with_callbacks
-except ImportError:  # scikit-learn before 1.9
-
-    class CallbackSupportMixin:  # type: ignore[no-redef]
-        """There are no callbacks to support."""
-
-
 __all__ = [
-    "CallbackSupportMixin",
     "Trainer",
     "at_once",
     "check_iterable",
@@ -155,6 +146,8 @@ def run(estimator: Any, one_pass: Callable[[int], bool], n_passes: int, X: Any, 
         return is_converged or number == n_passes
 
     if getattr(estimator, "_skl_callbacks", None):
+        from sklearn.callback import with_callbacks
+
         with_callbacks(_run_tasks)(estimator, is_last, n_passes, {"X": X, "y": y})
         return
     number = 1

@@ -17,7 +17,7 @@ from ondes.nmf.problem import TRANSFORM_SOLVER, Problem, Solver
 
 __all__ = ["Settings"]
 
-INITS = ("k-means++", "random")
+INITS = ("auto", "k-means++", "parts", "random")
 RESTARTS = ("fresh", "warm")
 LOWEST_FLOOR = 1e-15  # v / y² stays within float32's range
 LARGEST_BACKGROUND = 1e30  # activations in the data's units stay within it

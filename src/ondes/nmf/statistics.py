@@ -109,7 +109,7 @@ class Statistics:
 
     def __add__(self, other: Statistics) -> Statistics:
         if self.beta != other.beta:
-            raise ValueError(f"Statistics of β = {self.beta:g} and {other.beta:g} do not add up.")
+            raise ValueError(f"Statistics of β = {self.beta:g} and {other.beta:g} cannot be added.")
         return Statistics(
             self.numerator + other.numerator,
             self.denominator + other.denominator,

@@ -1,14 +1,12 @@
-"""A fitted dictionary as a scikit-learn transformer: its state, activations and scores."""
+"""A fitted dictionary: its state, and the activations and scores of frames."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted
 
 from ondes.nmf.backends import tensors
 from ondes.nmf.divergence import Array
@@ -21,7 +19,7 @@ from ondes.nmf.validation import validate
 __all__ = ["DictionaryTransformer"]
 
 
-class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class DictionaryTransformer:
     """What an estimator does with `components_` once it has learned them."""
 
     background: Any
@@ -32,6 +30,7 @@ class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
     random_state_: np.random.RandomState
     n_passes_: int
     backend_: str
+    n_features_in_: int
 
     @property
     def settings(self) -> Settings:
@@ -40,7 +39,7 @@ class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def state(self) -> FittedState:
         """All that was learned, as a value that later learning does not change."""
-        check_is_fitted(self)
+        self.check_fitted()
         learned: dict[str, Any] = {
             name: getattr(self, f"{name}_", None) for name in FittedState.names()
         }
@@ -58,13 +57,46 @@ class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         for name, value in vars(copy.deepcopy(state)).items():
             setattr(self, f"{name}_", value)
         if state.feature_names_in is None:  # scikit-learn's attribute for frames without names
-            del self.feature_names_in_
+            delattr(self, "feature_names_in_")
         return self
+
+    def check_fitted(self) -> None:
+        """Raise ValueError where nothing was learned."""
+        if not hasattr(self, "components_"):
+            raise ValueError("This dictionary has learned nothing yet; learn it first.")
+
+    def as_frames(
+        self, X: Any, reset: bool, *, dtype: Any = None, order: Literal["C"] | None = None
+    ) -> Array:
+        """An array of shape (n_frames, n_bins); ValueError where it does not fit the dictionary.
+
+        Parameters
+        ----------
+        X : array of floats
+        reset : bool
+            Whether its number of bins is that of the dictionary from now on.
+        dtype : list of dtypes, optional
+            One of which it must have.
+        order : {"C"}, optional
+            In memory.
+        """
+        frames: Array = np.asarray(X, order=order)
+        if frames.ndim != 2 or not frames.size or frames.dtype not in (dtype or [frames.dtype]):
+            raise ValueError(
+                f"X of shape {frames.shape} and type {frames.dtype} must be an array of floats "
+                "of shape (n_frames, n_bins)."
+            )
+        if reset:
+            self.n_features_in_ = frames.shape[1]
+        elif frames.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {frames.shape[1]} features, but the dictionary has {self.n_features_in_}."
+            )
+        return frames
 
     def __getstate__(self) -> dict[str, Any]:
         # The fitted attributes have all that is on a device, and recorded graphs are not stored.
-        state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_trainer"}
+        return {name: value for name, value in vars(self).items() if name != "_trainer"}
 
     def transform(self, X: Any) -> Array:
         """Solve for the activations of each frame on its own.
@@ -97,7 +129,7 @@ class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         -------
         array of shape (n_frames, n_bins)
         """
-        check_is_fitted(self)
+        self.check_fitted()
         if tensors.is_tensor(X) and self.settings.compute.backend == "torch":
             return self._inverse_of_tensor(X)
         activations = np.asarray(X)
@@ -160,7 +192,7 @@ class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
         return float(self.score_samples(X).mean())
 
     def _encode(self, X: Any) -> tuple[Array, Iterator[tuple[slice, Encoding]]]:
-        check_is_fitted(self)
+        self.check_fitted()
         settings = self.settings
         frames = self._validate(X, settings, reset=False)
         problem = settings.problem(self.components_, settings.transform_solver)
@@ -168,16 +200,6 @@ class DictionaryTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, B
 
     def _validate(self, X: Any, settings: Settings, reset: bool) -> Array:
         return validate(self, X, settings, reset)
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
 
 
 def _empty(frames: Any, shape: tuple[int, ...], dtype: Any = None) -> Array:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.utils import assert_all_finite
-from sklearn.utils.validation import check_non_negative, validate_data
 
 from ondes.nmf.backends import tensors
 from ondes.nmf.divergence import Array
@@ -25,7 +23,7 @@ def validate(estimator: Any, X: Any, settings: Settings, reset: bool) -> Array:
 
     Parameters
     ----------
-    estimator : BaseEstimator
+    estimator : DictionaryLearner
         Its number of bins is set where `reset`, else compared.
     X : array of shape (n_frames, n_bins), or anything like one
     settings : Settings
@@ -55,14 +53,7 @@ def validate(estimator: Any, X: Any, settings: Settings, reset: bool) -> Array:
                 f"X is on a GPU, where backend={settings.compute.backend!r} cannot work: give "
                 "backend='torch' and device='cuda', or a copy of X on the host."
             )
-    frames: Array = validate_data(
-        estimator,
-        X,
-        reset=reset,
-        dtype=[np.float64, np.float32],
-        order="C",
-        ensure_all_finite=False,
-    )
+    frames: Array = estimator.as_frames(X, reset, dtype=[np.float64, np.float32], order="C")
     place = settings.compute.device or "cpu"
     if uses_torch and place.startswith("cuda"):
         from ondes.nmf.backends.devices import ready, torch
@@ -74,9 +65,19 @@ def validate(estimator: Any, X: Any, settings: Settings, reset: bool) -> Array:
             tensors.check(there, name)
             on_device: Array = there
             return on_device
+    _check_values(frames, name)
+    return frames
+
+
+def _check_values(frames: Array, name: str) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(frames.sum()) and frames.min() >= 0:
+            return
+    from sklearn.utils import assert_all_finite
+    from sklearn.utils.validation import check_non_negative
+
     assert_all_finite(frames, input_name="X", estimator_name=name)
     check_non_negative(frames, name)
-    return frames
 
 
 def _adopted(estimator: Any, X: Any, settings: Settings, reset: bool) -> Array:
@@ -88,7 +89,7 @@ def _adopted(estimator: Any, X: Any, settings: Settings, reset: bool) -> Array:
         frames: Any = tensors.adopt(X, device)
         # An array of the same shape that occupies one number: scikit-learn checks the shape.
         shape = np.broadcast_to(np.zeros(1), tuple(frames.shape))
-        validate_data(estimator, shape, reset=reset, dtype=None, ensure_all_finite=False)
+        estimator.as_frames(shape, reset, dtype=None)
         tensors.check(frames, type(estimator).__name__)
     adopted: Array = frames
     return adopted

@@ -49,7 +49,7 @@ class Separator:
     sr : int, optional
         Sampling rate of the mixture; by default that of the models.
     spatial : {"none", "room", "pan"}
-        What else than their spectra tells the sources apart. "room": several microphones, as many
+        What tells the sources apart besides their spectra. "room": several microphones, as many
         as sources, from two to eight; a demixing matrix in every bin. "pan": stereo where each
         source is panned to a place of its own; there may be more sources than channels. Both
         work on blocks of 20 s, and remember what they found with a half-life of 20 s.
@@ -57,8 +57,8 @@ class Separator:
         Name of one more source, for power beyond ten times what the dictionaries explain. By
         default the sources share all power in proportion.
     adapt : str or sequence of str
-        Names of sources whose dictionaries follow the mixture while it is separated, held by what
-        was learned before. Good for the less known source, such as music under a voice.
+        Names of sources whose dictionaries adapt to the mixture while it is separated, with what
+        was learned before as a prior. Good for the less known source, such as music under a voice.
     n_free : int
         Components learned from the mixture itself while it is separated. They are one more
         source; the given components stay fixed.

@@ -39,8 +39,8 @@ class SourceDictionary(Protocol):
         """Sampling rate and STFT; None where it was learned from arrays."""
 
     @property
-    def estimator(self) -> Any:
-        """The estimator: its `beta_loss` and `sparsity`; its `background` must be None."""
+    def learner(self) -> Any:
+        """What learned it: its `beta_loss` and `sparsity`; its `background` must be None."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class _Settings(NamedTuple):
 def _settings_of(name: str, dictionary: SourceDictionary) -> _Settings:
     if not hasattr(dictionary, "components"):
         raise ValueError(f"{name!r} has learned nothing yet; learn it first.")
-    estimator = dictionary.estimator
+    estimator = dictionary.learner
     if estimator.background is not None:
         raise ValueError(
             f"{name!r} was learned with a background, which belongs to no source; learn it without."

@@ -31,7 +31,7 @@ __all__ = ["Checkpoint", "check_finished_run", "check_same_run", "check_writable
 # What does the work may change on the way; the run's own settings have the last two.
 FREE_PARAMETERS = (*NOT_SAVED, "backend", "device", "precision", "n_passes", "random_state")
 MAX_SHOWN = 60
-OTHER_NAME = "choose another name, or force"
+OTHER_NAME = "choose another name, or replace it (--force)"
 
 
 @dataclass(frozen=True)

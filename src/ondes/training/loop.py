@@ -15,7 +15,7 @@ from ondes.errors import ClusterError
 from ondes.history import TrainingHistory
 from ondes.model_file import SavedModel
 from ondes.nmf.divergence import Array
-from ondes.nmf.estimator import OnlineNMF
+from ondes.nmf.learner import DictionaryLearner
 from ondes.training.batch_source import BatchSource
 from ondes.training.checkpointer import Checkpointer, CheckpointPlan
 from ondes.training.failures import Failures
@@ -126,7 +126,7 @@ def train(
     if recorder.now[0] < estimator.n_components and not signals.is_requested():
         warnings.warn(
             f"{estimator.n_components} components were learned from {recorder.now[0]} non-silent "
-            "frames: fewer components, or more sound, would mean more.",
+            "frames, which is too few to be useful; give more recordings, or fewer components.",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -145,11 +145,11 @@ def _until_stopped(batches: Iterable[T], signals: StopSignals) -> Generator[T]:
             coming.close()
 
 
-def _has_learned(estimator: OnlineNMF) -> bool:
+def _has_learned(estimator: DictionaryLearner) -> bool:
     return getattr(estimator, "n_frames_seen_", 0) > 0
 
 
-def initialise(estimator: OnlineNMF, batches: Iterator[Array]) -> list[Array]:
+def initialise(estimator: DictionaryLearner, batches: Iterator[Array]) -> list[Array]:
     """Draw the first dictionary from the first frames, and return their batches.
 
     It stays undrawn where all of them are empty.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ondes.history import TrainingHistory
-from ondes.nmf.estimator import OnlineNMF
+from ondes.nmf.learner import DictionaryLearner
 from ondes.training.batch_source import Update
 from ondes.training.failures import Failures
 
@@ -52,7 +52,7 @@ class HistoryRecorder:
         """Frames learned from, and their average divergence per bin."""
         return self._current.n_frames, self._current.divergence
 
-    def add(self, update: Update, estimator: OnlineNMF) -> None:
+    def add(self, update: Update, estimator: DictionaryLearner) -> None:
         """Record an update."""
         if update.n_frames == 0:
             return

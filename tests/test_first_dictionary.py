@@ -1,0 +1,106 @@
+"""The first dictionary: what each way to draw it promises, and which of them the default takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+
+import ondes
+from ondes.nmf.initialisation import parts
+
+N_PARTS, N_BINS = 6, 30
+
+
+def moving_parts(n_frames=1200, seed=0):
+    """Frames whose bins belong to one part each, with the part of each bin, in mixed order."""
+    rng = np.random.default_rng(seed)
+    owner = rng.permutation(np.arange(N_BINS) % N_PARTS)
+    levels = np.exp(2 * rng.standard_normal((n_frames, N_PARTS)))
+    spectrum = rng.gamma(2.0, size=N_BINS)
+    return levels[:, owner] * spectrum * rng.gamma(20.0, 1 / 20, size=(n_frames, N_BINS)), owner
+
+
+def one_at_a_time(n_frames=1200, seed=0):
+    """Frames that are each one of eight spectra, at any level."""
+    rng = np.random.default_rng(seed)
+    spectra = rng.gamma(0.3, size=(8, N_BINS)) + 1e-3
+    frames = spectra[rng.integers(8, size=n_frames)] * rng.gamma(1.0, size=(n_frames, 1))
+    return frames * rng.gamma(20.0, 1 / 20, size=frames.shape)
+
+
+def drawn(frames, n_components, **settings):
+    settings = {"random_state": 0, "backend": "reference"} | settings
+    return ondes.OnlineNMF(n_components, **settings).initialise(frames).components_
+
+
+def divergence_while_learning(frames, first):
+    """Per frame of the second half, each before its update, in batches of 128."""
+    model = ondes.OnlineNMF(len(first), init=first).initialise(frames[:1])
+    found = [model.learn_batches(frames[n : n + 128]) for n in range(0, len(frames), 128)]
+    return sum(divergence for _, divergence in found[len(found) // 2 :])
+
+
+def test_parts_are_the_bins_that_move_together_in_any_order():
+    frames, owner = moving_parts()
+    rows = drawn(frames, N_PARTS, init="parts")
+    np.testing.assert_allclose(rows.sum(axis=1), 1)
+    relative = rows / np.exp(np.log(frames).mean(axis=0))
+    found = {frozenset(np.flatnonzero(row > row.max() / 2)) for row in relative}
+    assert found == {frozenset(np.flatnonzero(owner == part)) for part in range(N_PARTS)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_default_starts_from_what_learns_better(seed):
+    """Sets of 1200 frames: the trial is one pass over them, in the order that the seed gives."""
+    both = [moving_parts(seed=seed)[0], one_at_a_time(seed=seed)]
+    chosen = []
+    for frames in both:
+        settings = {"n_components": 8, "random_state": seed}
+        starts = {name: drawn(frames, init=name, **settings) for name in ("k-means++", "parts")}
+        others = frames[np.random.RandomState(seed).permutation(len(frames))]
+        ends = {name: divergence_while_learning(others, rows) for name, rows in starts.items()}
+        chosen.append(min(ends, key=ends.get))
+        np.testing.assert_array_equal(drawn(frames, **settings), starts[chosen[-1]])
+    assert chosen == ["parts", "k-means++"]
+
+
+@pytest.mark.parametrize(
+    ("n_frames", "settings"), [(900, {}), (1500, {"beta_loss": "kullback-leibler"})]
+)
+def test_few_frames_and_other_divergences_start_as_they_always_did(n_frames, settings):
+    frames, _ = moving_parts(n_frames)
+    before = drawn(frames, 8, init="k-means++", **settings)
+    np.testing.assert_array_equal(drawn(frames, 8, **settings), before)
+
+
+def test_the_choice_does_not_depend_on_the_backend_or_the_volume(backend):
+    frames, _ = moving_parts()
+    first = drawn(frames, 8)
+    np.testing.assert_array_equal(drawn(frames, 8, backend=backend), first)
+    np.testing.assert_allclose(drawn(1e-9 * frames, 8, backend=backend), first, rtol=1e-6)
+
+
+@NEEDS_TORCH
+def test_a_tensor_gives_the_first_dictionary_of_its_array():
+    import torch
+
+    frames, _ = moving_parts()
+    tensor = torch.from_numpy(frames)
+    np.testing.assert_array_equal(drawn(tensor, 8, backend="torch"), drawn(frames, 8))
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [np.ones((1, 4)), np.ones((50, 4)), np.eye(4)[np.arange(40) % 4] + 1e-12,
+     np.random.default_rng(0).exponential(size=(60, 2)) @ np.array([[1.0, 1, 0, 0], [1, 1, 1, 0]])
+     + 1e-12],
+    ids=["one", "alike", "one bin each", "still and silent bins"],
+)  # fmt: skip
+@pytest.mark.parametrize("n_components", [1, 3, 9])
+def test_parts_of_any_frames_are_different_rows_that_sum_to_one(frames, n_components):
+    rows = parts(frames, n_components, np.random.RandomState(0))
+    assert rows.shape == (n_components, 4)
+    np.testing.assert_allclose(rows.sum(axis=1), 1)
+    assert (rows > 0).all()
+    assert len(np.unique(rows.round(12), axis=0)) == n_components
