@@ -3,7 +3,7 @@
 Milliseconds per update of 128 frames in `fit` and `partial_fit`, from a tensor on the GPU and from
 an array of the host, everything included; frames per second of `transform`; and multiples of real
 time of `separate`, from samples in memory to stems in memory. Best of three, after a first run that
-compiles the kernels.
+compiles the kernels. Beside them the fused kernel's step, measured as in `gpu.py`.
 
     python benchmarks/gpu_arrays.py [--out benchmarks/results/gpu_arrays.json]
 """
@@ -18,16 +18,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import gpu
 import numpy as np
 import torch
 
 from ondes import AudioSettings, OnlineNMF, Stft
+from ondes.nmf.backends import fused
 from ondes.nmf.divergence import BetaDivergence
 from ondes.nmf.unfolded import UnfoldedWeights
 from ondes.separation import Sources, separate
 
 N_FRAMES, N_BINS, N_COMPONENTS, BATCH = 60_000, 257, 48, 128
 MINUTES = 20
+SHAPES = ((257, 16), (257, 32), (257, 64), (257, 128), (257, 256), (513, 32))
 GPU = {"backend": "torch", "device": "cuda"}
 LOSSES = {"itakura-saito": 0.0, "kullback-leibler": 0.0, "kullback-leibler, sparse": 2.0}
 
@@ -37,15 +40,32 @@ def main() -> None:
     default = Path(__file__).parent / "results/gpu_arrays.json"
     parser.add_argument("--out", type=Path, default=default)
     options = parser.parse_args()
+    machine = gpu.describe_gpu()
     result = {
-        "gpu": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
+        "gpu": machine,
+        "steps": [step(*shape, machine["TF32 product, TFLOP/s"]) for shape in SHAPES],
         "updates": [updates(name, sparsity) for name, sparsity in LOSSES.items()],
         "separation": separation(),
     }
     print(json.dumps(result, indent=1))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def step(n_bins: int, n_components: int, peak: float) -> dict[str, float]:
+    """Nanoseconds per frame and step of the default solve, and its share of the TF32 rate."""
+    n_frames = gpu.ENTRIES // n_bins
+    frames, problem = gpu.levelled(n_frames, n_bins, n_components)
+    dictionary = torch.from_numpy(problem.dictionary).cuda()
+    took = gpu.milliseconds(partial(fused.solve, frames, dictionary, problem, with_sums=False))
+    nanoseconds = 1e6 * took / n_frames / problem.solver.max_steps
+    share = 6.0 * n_bins * n_components / nanoseconds / 1e3 / peak
+    return {
+        "n_bins": n_bins,
+        "n_components": n_components,
+        "nanoseconds": round(nanoseconds, 3),
+        "share_of_peak": round(share, 3),
+    }
 
 
 def seconds(run: Callable[[], object], rounds: int = 3) -> float:

@@ -7,7 +7,8 @@ FOLDER has speech/festvox_ru_wav, speech/asterisk_en, speech/asterisk_ru, music/
 music/ufoai, from the packages of the same names. Dictionaries are learned as `ondes learn` does
 without options, from recordings that are in no scene, and kept in --models. Rooms are simulated by
 pyroomacoustics' image-source model; its AuxIVA, ILRMA and FastMNMF2 are given the best permutation.
-Writes benchmarks/results/rooms.json; `--page` writes the table and the picture for docs/.
+Writes benchmarks/results/rooms.json, where methods and cells of earlier calls are kept if these
+measure others; `--page` writes the table and the picture for docs/.
 """
 
 from __future__ import annotations
@@ -140,15 +141,27 @@ def measure(job: tuple[Cell, Path, Path, int]) -> dict[str, object]:
     return found
 
 
-def summary(cells: list[Cell], found: list[dict]) -> dict[str, object]:
+def merged(before: list[dict], found: list[dict]) -> list[dict]:
+    """What was measured before and is not measured again, and all that was found now."""
+    scenes = {(each["cell"], each["seed"]): each for each in before}
+    for each in found:
+        scenes[each["cell"], each["seed"]] = scenes.get((each["cell"], each["seed"]), {}) | each
+    return list(scenes.values())
+
+
+def summary(found: list[dict]) -> dict[str, object]:
     rows = {}
-    for cell in cells:
+    for cell in CELLS:
         own = [each for each in found if each["cell"] == cell.name]
+        if not own:
+            continue
         methods = {}
-        for method in cell.methods:
-            means = [float(np.mean(each[method]["db"])) for each in own]
+        for method in dict.fromkeys(key for each in own for key in each):
+            if method in ("cell", "seed"):
+                continue
+            means = [float(np.mean(each[method]["db"])) for each in own if method in each]
             quartiles = np.quantile(means, [0.25, 0.5, 0.75])
-            cpu = float(np.median([each[method]["cpu_s"] for each in own]))
+            cpu = float(np.median([each[method]["cpu_s"] for each in own if method in each]))
             methods[method] = {
                 "median": round(float(quartiles[1]), 1),
                 "quartiles": [round(float(quartiles[0]), 1), round(float(quartiles[2]), 1)],
@@ -227,7 +240,9 @@ def main() -> None:
         for number, each in enumerate(pool.map(measure, jobs), 1):
             found.append(each)
             print(f"{number}/{len(jobs)} {each['cell']} {each['seed']}", flush=True)
-    result = {"cells": summary(cells, found), "scenes": found}
+    before = json.loads(given.output.read_text())["scenes"] if given.output.exists() else []
+    scenes = merged(before, found)
+    result = {"cells": summary(scenes), "scenes": scenes}
     given.output.parent.mkdir(parents=True, exist_ok=True)
     given.output.write_text(json.dumps(result, indent=1) + "\n")
     print(table(result))

@@ -23,7 +23,7 @@ from outputs import ROOT, Outputs, parse_options
 PAPER = ("experiments/small.py", "experiments/medium.py", "experiments/large.py")
 OTHERS = (
     *("benchmarks/race.py", "benchmarks/separation.py", "benchmarks/scale.py"),
-    *("benchmarks/gpu_page.py", "benchmarks/cluster.py"),
+    *("benchmarks/gpu_page.py", "benchmarks/gpu_arrays_page.py", "benchmarks/cluster.py"),
 )
 HOW_TO_READ = """\
 Divergence is Itakura-Saito, per bin, at converged activations, on frames that were not learned \

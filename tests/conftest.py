@@ -7,6 +7,9 @@ import os
 from dataclasses import dataclass, replace
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # or scikit-learn skips one of its checks
+# Threads of BLAS and PyTorch spin while they wait: for the small arrays of tests, a waste.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import pytest

