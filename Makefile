@@ -8,6 +8,7 @@ AUDIO ?= audio
 QUICK ?=
 PEERS := .venv/.peers
 SECONDS ?= 60
+JOBS ?= 2
 OLDEST := build/oldest
 OLDEST_TESTS := audio batches channels checkpoint destinations estimator hostile_names learn_command \
 	model_file report resume_arguments segment_reader stft
@@ -27,9 +28,9 @@ help:
 demo: $(INSTALLED)
 	$(BIN)/ondes demo --force
 
-# All tests.
+# All tests, in so many processes (JOBS).
 test: $(INSTALLED)
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(JOBS) --dist loadfile
 
 # The lowest versions that pyproject.toml allows; .venv has the newest.
 oldest: $(OLDEST)/.installed
