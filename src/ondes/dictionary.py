@@ -44,7 +44,7 @@ class Dictionary:
     Attributes
     ----------
     learner : DictionaryLearner
-        The estimator, or what it will be made of: scikit-learn is imported where it is asked for.
+        What was learned. Unlike `estimator`, it does not need scikit-learn.
     audio, history
         As given; `history` grows with `learn`.
 
@@ -78,7 +78,7 @@ class Dictionary:
 
     @property
     def estimator(self) -> OnlineNMF:
-        """What was learned, as an estimator of scikit-learn."""
+        """What was learned, as a scikit-learn estimator, which is imported only now."""
         from ondes.nmf.estimator import OnlineNMF
 
         if not isinstance(self.learner, OnlineNMF):

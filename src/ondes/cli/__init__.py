@@ -52,7 +52,8 @@ def ondes() -> None:
 
     \b
     Start with:  ondes demo
-    Then:        ondes learn album/ -o album.ondes
+    Then:        ondes learn lectures/ -o speech.ondes
+                 ondes learn records/ -o music.ondes
                  ondes separate mix.wav -d speech.ondes -d music.ondes -o stems/
     """  # noqa: D301
 

@@ -71,11 +71,11 @@ if TYPE_CHECKING:
 @options.force
 @options.as_json
 def activations(files: tuple[str, ...], **given: Any) -> int:
-    """Write a table of what sounds when in FILES: recordings, folders and globs.
+    """Write a table of what sounds when in FILES: recordings, folders, glob patterns.
 
     The columns are file, start, end, time, component or source, level_db and oddness. A level is
     that of the component or source when it is played alone, in dB relative to full scale. The time
-    is clock time, where the name of a file contains it, as in 20240131_063000.wav. Oddness says how
+    is clock time, if the name of a file contains it, as in 20240131_063000.wav. Oddness says how
     badly the models explain the moment. Memory does not grow with the length of the recordings.
 
     \b
@@ -153,11 +153,11 @@ def _label_files(recordings: Sequence[Any], given: dict[str, Any]) -> dict[str, 
         check_destination(target, given["force"])
         return {str(recordings[0]): target}
     if target.exists() and not target.is_dir():
-        raise click.UsageError("--labels must be a folder where there are several recordings.")
+        raise click.UsageError("--labels must be a folder if there are several recordings.")
     names = {str(path): target / f"{_stem(path)}.txt" for path in recordings}
     if len(set(names.values())) < len(names):
         raise click.UsageError(
-            "Two recordings have the same name, and so would their labels; give them one by one."
+            "Two recordings have the same name, so their labels would, too; give them one by one."
         )
     for path in filter(Path.exists, names.values()):
         check_destination(path, given["force"])

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from ondes.learning import LearningProgress
 
 
-@click.command(short_help="Learn, separate and report on a built-in scene.")
+@click.command(short_help="Learn from a synthetic tune, and separate another.")
 @options.output("The folder to write to.", default="ondes-demo", type=click.Path(file_okay=False))
 @click.option(
     "--seconds",
     type=click.FloatRange(2),
     default=24.0,
     show_default=True,
-    help="Length of the scene.",
+    help="Length of each tune.",
 )
 @options.seed
 @options.compute
@@ -64,6 +64,6 @@ def demo(output: str, seconds: float, seed: int, **given: Any) -> None:
     terminal.print_table(header, cells)
     click.echo(f"Recordings and models: {printable(str(result.folder))}")
     if result.report is None:
-        terminal.complain("no report was written: pip install 'ondes[report]' for it.")
+        terminal.complain("no report was written, because that needs pip install 'ondes[report]'.")
     else:
         click.echo(f"Report, to open in a browser: {printable(str(result.report))}")

@@ -33,7 +33,7 @@ FIXED_BY_MODEL = (
     type=click.Choice(["separation", "paper"]),
     default="separation",
     show_default=True,
-    help="The defaults below are those of separation; paper is Lefèvre, Bach and Févotte (2011).",
+    help="The defaults: those listed below, or those of Lefèvre, Bach and Févotte (2011).",
 )
 @options.count("-k", "--components", help="Number of spectra in the dictionary.  [default: 128]")
 @options.count("--passes", default=1, help="Number of passes over all recordings.")
@@ -43,7 +43,7 @@ FIXED_BY_MODEL = (
 @click.option(
     "--spectrum",
     type=click.Choice(["magnitude", "power"]),
-    help="What a frame contains.  [default: magnitude]",
+    help="The values of a frame.  [default: magnitude]",
 )
 @click.option(
     "--beta-loss",
@@ -66,7 +66,7 @@ FIXED_BY_MODEL = (
     "continued",
     type=click.Path(),
     metavar="MODEL",
-    help="Continue learning from this model.",
+    help="Start with this model, and learn from more recordings.",
 )
 @click.option("--resume", is_flag=True, help="Resume an interrupted run from its checkpoint.")
 @click.option(
@@ -88,7 +88,9 @@ FIXED_BY_MODEL = (
     metavar="ADDRESS",
     help="Learn on a Dask cluster: tcp://HOST:8786, or local for -j processes on this machine.",
 )
-@options.count("--shards", help="Parts of each round on a cluster; two per worker.  [default: 8]")
+@options.count(
+    "--shards", help="On a cluster: parts of each round; choose two per worker.  [default: 8]"
+)
 @options.span
 @options.raw
 @options.compute
@@ -96,15 +98,15 @@ FIXED_BY_MODEL = (
 @options.as_json
 @click.pass_context
 def learn(ctx: click.Context, /, **given: Any) -> int:
-    """Learn a dictionary from FILES: recordings, folders and globs; - is standard input.
+    """Learn a dictionary from FILES: recordings, folders, glob patterns; - is standard input.
 
     Memory does not grow with the length of the recordings, and the order of FILES does not matter.
     Ctrl-C saves what was learned so far.
 
     To resume a run that was interrupted in any way, repeat the command with --resume: it ends with
-    the same model as an uninterrupted run. Without a checkpoint, --resume starts from the
-    beginning, and where the model is complete it does nothing. The checkpoint is removed when the
-    model has been written.
+    the same model as an uninterrupted run. If there is no checkpoint, --resume starts from the
+    beginning; if the model is complete, it does nothing. The checkpoint is removed when the model
+    has been written.
 
     \b
     ondes learn piano/ "more/**/*.flac" -k 48 -o piano.ondes
@@ -151,7 +153,9 @@ def _check_usage(ctx: click.Context) -> None:
     options.check_span(given)
     is_part = given["start"] > 0 or given["end"] is not None
     if is_part and (stream := _stream(given)) is not None:
-        raise click.UsageError(f"{stream} is learned from whole; leave out --start and --end.")
+        raise click.UsageError(
+            f"{stream} is always read from beginning to end; leave out --start and --end."
+        )
     if given["passes"] > 1 and (stream := _stream(given)) is not None:
         raise click.UsageError(f"{stream} can be read only once; leave out --passes.")
     if given["shards"] is not None and given["cluster"] is None:

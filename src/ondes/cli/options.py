@@ -118,7 +118,9 @@ def dictionaries(required: bool, multiple: bool = True) -> Decorator:
         multiple=multiple,
         metavar="MODEL",
         type=click.Path(),
-        help="A model from `ondes learn`" + ("; one for each source." if multiple else "."),
+        help="A model from `ondes learn` for each source, or one from `ondes train`."
+        if multiple
+        else "A model from `ondes learn`.",
     )
 
 
@@ -206,5 +208,5 @@ top_db = click.option(
     default="60",
     show_default=True,
     callback=_as_top_db,
-    help="Leave out frames this far below the loudest of their recording; off keeps all.",
+    help="Leave out frames this far below the loudest frame of their recording; off keeps all.",
 )

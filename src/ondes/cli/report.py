@@ -45,7 +45,7 @@ TOLERANCE = 0.01  # seconds by which the declared length of a recording may be w
     "--mic-distance",
     type=click.FloatRange(0, 10, min_open=True),
     metavar="METRES",
-    help="Distance of the first two microphones, for the angles.  [default: 0.08]",
+    help="Distance between the first two microphones, to compute angles.  [default: 0.08]",
 )
 @options.discovery
 @options.seed
@@ -53,12 +53,13 @@ TOLERANCE = 0.01  # seconds by which the declared length of a recording may be w
 @options.compute
 @options.force
 def report(mix: str, **given: Any) -> None:
-    """Separate MIX, and write one page with the result, which needs no other file and no network.
+    """Separate MIX, and write the result as one HTML page, which needs no other file.
 
-    The page has a spectrogram and a player for the mixture, for each source and for each component,
-    and shows how well the models explain the sound. Levels are those of the sound that is played.
-    Without -d, the sources are learned from MIX itself. With --spatial room, the angle of a source
-    is computed from the delay between the first two microphones.
+    The page needs no network. It has a spectrogram and a player for the mixture and for each
+    source. For each component it shows the spectrum and the level over time; the loudest ones have
+    a player. It also shows how well the models explain the sound. Levels are those of the sound
+    that is played. Without -d, the sources are learned from MIX itself. With --spatial room, the
+    angle of a source is computed from the delay between the first two microphones.
 
     \b
     ondes report band.wav --sources 4
@@ -72,7 +73,9 @@ def report(mix: str, **given: Any) -> None:
     compute = options.compute_settings(given)
     options.check_span(given)
     if given["end"] is not None and given["seconds"] is not None:
-        raise click.UsageError("--end and --seconds say the same; give one of them.")
+        raise click.UsageError(
+            "--end and --seconds both set the end of the excerpt; give one of them."
+        )
     if given["mic_distance"] is not None and given["spatial"] != "room":
         raise click.UsageError("--mic-distance is for --spatial room.")
     check_destination(given["output"], given["force"])
@@ -86,7 +89,7 @@ def report(mix: str, **given: Any) -> None:
         total = shown.total
         return None if total is None else describe_excerpt(start, stop, total - TOLERANCE)
 
-    with terminal.warnings_shown_by(terminal.Bar(None, "")):
+    with terminal.bar("separating and drawing") as bar, terminal.warnings_shown_by(bar):
         content = build_report(
             mix,
             models,

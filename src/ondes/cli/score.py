@@ -81,7 +81,7 @@ def _score_separator(
     from ondes.signal.locations import with_span
 
     if given["raw"] is not None:
-        raise click.UsageError("--raw is for dictionaries; convert the recordings, as to FLAC.")
+        raise click.UsageError("--raw is for dictionaries; convert the recordings to FLAC.")
     if not all("=" in each for each in files):
         wanted = " ".join(f"{printable(name)}=FILES" for name in separator.names)
         raise click.UsageError(

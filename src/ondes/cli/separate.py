@@ -35,9 +35,9 @@ HIGHEST_RATE = 192_000  # Hz: a faster recording gets no hint
     "--filename",
     default="{track}/{stem}.{ext}",
     show_default=True,
-    help="File names in that folder; {folder} is the folder of the mix, {trackext} its suffix.",
+    help="Names of the files in it; {folder} is the folder of the mix, {trackext} its suffix.",
 )
-@click.option("--flac", is_flag=True, help="Write 24-bit flac instead of float wav.")
+@click.option("--flac", is_flag=True, help="Write 24-bit FLAC instead of 32-bit float WAV.")
 @click.option(
     "--adapt",
     multiple=True,
@@ -50,7 +50,7 @@ HIGHEST_RATE = 192_000  # Hz: a faster recording gets no hint
     type=click.Choice(["none", "room", "pan"]),
     default="none",
     show_default=True,
-    help="Use places, too: room, as many microphones as sources; pan, a stereo mix.",
+    help="Also use where sources are: room, as many microphones as sources; pan, a stereo mix.",
 )
 @options.span
 @options.discovery
@@ -60,7 +60,7 @@ HIGHEST_RATE = 192_000  # Hz: a faster recording gets no hint
 @options.force
 @options.as_json
 def separate(mixes: tuple[str, ...], **given: Any) -> int:
-    """Separate each MIX into sources, which sum to the mix, at its own sampling rate.
+    """Separate each MIX into sources, which have its sampling rate and sum to it.
 
     Each -d is one source, named after its file or as in -d NAME=MODEL. A model whose components
     are in groups has one source per group. Without -d, the sources are learned from the mix itself.
@@ -86,7 +86,7 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
         sources = load_sources(given["dictionaries"])
         if len(sources.names) == 1 and not given["free"]:
             raise click.UsageError(
-                "One dictionary is one source; give another -d, or --free 8 for the rest."
+                "Separation needs two sources or more: give another -d, or --free 8 for the rest."
             )
     else:
         check_discovery(mixes, given)
@@ -122,7 +122,9 @@ def _check_adaptation(names: Sequence[str], given: dict[str, Any]) -> None:
         raise click.UsageError("Give --adapt or --free, not both.")
     for name in given["adapt"]:
         if name not in names:
-            raise click.UsageError(f"--adapt {name!r} is none of the sources {', '.join(names)}.")
+            raise click.UsageError(
+                f"--adapt {name!r} is not one of the sources: {', '.join(names)}."
+            )
 
 
 def _targets(
@@ -152,7 +154,7 @@ def _targets(
     if len(set(everything)) < len(everything):
         raise click.UsageError(
             f"--filename {given['filename']!r} gives two stems the same name; use {{track}} and "
-            "{stem}, and {folder} where recordings of several folders have one name."
+            "{stem}, and {folder} if recordings in different folders have the same name."
         )
     for file in filter(os.path.lexists, everything):
         check_destination(file, given["force"])

@@ -41,7 +41,7 @@ def named_files(given: Sequence[str]) -> dict[str, list[str]]:
     for each in given:
         name, equals, files = each.partition("=")
         if not (name and equals and files):
-            raise click.UsageError(f"{each!r} is not of the form NAME=FILES, as speech=lectures/.")
+            raise click.UsageError(f"{each!r} is not NAME=FILES, such as speech=lectures/.")
         found.setdefault(name, []).append(files)
     return found
 

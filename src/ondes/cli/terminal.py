@@ -62,7 +62,7 @@ class Bar:
         self._progress = progress
         self._seconds_before: float | None = None
         if progress is not None:
-            self._task = progress.add_task(title, total=None, note="", speed="")
+            self._task = progress.add_task(title, total=None, audio="", speed="", note="")
 
     def show(self, seconds_done: float, seconds_total: float | None, note: str = "") -> None:
         """Draw the progress."""
@@ -71,9 +71,15 @@ class Bar:
         if self._seconds_before is None:  # a resumed run starts with most of its seconds done
             self._seconds_before = seconds_done
         elapsed, n_new = self._elapsed(), seconds_done - self._seconds_before
-        speed = f"{n_new / elapsed:.0f} × real time" if elapsed > 0.5 else ""
+        audio = f"{seconds_done:.0f} s of audio" if seconds_done > 0 else ""
+        speed = f"{n_new / elapsed:.0f} × real time" if elapsed > 0.5 and n_new > 0 else ""
         self._progress.update(
-            self._task, completed=seconds_done, total=seconds_total, note=note, speed=speed
+            self._task,
+            completed=seconds_done,
+            total=seconds_total,
+            audio=audio,
+            speed=speed,
+            note=note,
         )
 
     def show_learning(self, progress: LearningProgress) -> None:
@@ -107,7 +113,7 @@ def bar(title: str) -> Iterator[Bar]:
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.completed:.0f} s of audio"),
+        TextColumn("{task.fields[audio]}"),
         TextColumn("{task.fields[speed]}"),
         TextColumn("{task.fields[note]}", markup=False),
         TimeRemainingColumn(),
@@ -195,7 +201,7 @@ def load_model(path: str) -> Dictionary:
 
     dictionary = load(path)
     if not isinstance(dictionary, Dictionary):
-        raise FileError(path, "is a trained separator, which only `ondes separate` can use")
+        raise FileError(path, "is a trained separator; give a dictionary from `ondes learn`")
     if dictionary.audio is None:
         raise FileError(
             path,

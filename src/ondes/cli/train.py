@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     help="How long to train.",
 )
 @options.count(
-    "--updates", help="Train for N updates, not --minutes; the same seed gives the same result."
+    "--updates",
+    help="Train for N updates instead of --minutes; then the same seed gives the same result.",
 )
 @options.count("-k", "--components", help="Spectra per source.  [default: 64; 128 on a GPU]")
 @options.count("--sr", default=16000, help="Sampling rate to work at, in Hz.")
