@@ -35,7 +35,7 @@ from hostile import (
 import ondes
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
-PATIENCE_S = 5.0
+PATIENCE_S = 15.0
 INTERRUPTED = b"ondes: interrupted; no unfinished files were left behind.\n"
 
 

@@ -215,7 +215,7 @@ def test_a_separator_is_scored_on_mixtures_of_equal_levels(recordings):
     for ratios in known.values():
         assert len(ratios) == 3
         np.testing.assert_allclose(ratios, 0, atol=1.0)  # of orthogonal sources of equal power
-    with pytest.raises(ValueError, match="no 900 s with sound"):
+    with pytest.raises(ValueError, match="no 900 s of uninterrupted sound"):
         halving.score(sources(recordings), seconds=900.0)
     with pytest.raises(ValueError, match="strings=FILES drums=FILES"):
         halving.score({"strings": recordings / "strings"})
