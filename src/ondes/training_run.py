@@ -219,11 +219,10 @@ class TrainingRun:
         n_before = int(getattr(estimator, "n_frames_seen_", 0))
         plan = cluster.Plan(schedule, round_size, self.n_shards, n_before)
         shared = Recordings(reading.inputs.paths, reading.known, audio, self.raw)
-        batches = MiniBatches(reading.rounds(schedule, partial(HostFrameReader, audio=audio), 1))
 
         compute, should_stop = estimator.settings.compute, reading.signals.is_requested
         with cluster.open_engine(self.cluster, self.n_workers, compute, should_stop) as engine:
-            parts = (plan, shared, batches, engine, reading.failures)
+            parts = (plan, shared, engine, reading.failures, should_stop)
             rounds = cluster.ClusterSource(estimator, *parts)
             yield BatchSource(rounds, plan, partial(_absorbed, estimator))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import math
@@ -146,32 +148,39 @@ class DaskEngine:
         start = time.monotonic()
         limit = max(ROUND_LIMIT_S, ROUND_LIMIT_FACTOR * max(self._round_times, default=0.0))
         deadline = start + limit
-        while True:
-            try:
-                values = self._gathered(futures)
-                self._round_times.append(time.monotonic() - start)
-                return values
-            except (OSError, CancelledError, KilledWorker) as error:
-                is_of_a_task = any(future.status == "error" for future in futures)
-                if is_of_a_task and not isinstance(error, KilledWorker):
-                    raise
-                if not isinstance(error, TimeoutError):
-                    raise RoundLost(str(error)) from error
-            if self._should_stop():
-                raise Interrupted
-            self._require_workers()
-            if time.monotonic() > deadline:
-                self._restart_busy_workers(limit)
-                deadline = time.monotonic() + limit
-
-    def _gathered(self, futures: Sequence[Future[Any]]) -> list[Any]:
-        async def gathered() -> Any:
-            return await self._client.gather(list(futures), asynchronous=True)  # type: ignore[no-untyped-call]
-
-        values: list[Any] = self._client.sync(  # type: ignore[no-untyped-call]
-            gathered, callback_timeout=POLL_S
-        )
+        coming = self._gather(futures)
+        try:
+            while not concurrent.futures.wait([coming], POLL_S).done:
+                if self._client.status == "closed":
+                    raise RoundLost("the scheduler went away")
+                if self._should_stop():
+                    raise Interrupted
+                self._require_workers()
+                if time.monotonic() > deadline:
+                    self._restart_busy_workers(limit)
+                    deadline = time.monotonic() + limit
+            values = coming.result()
+        except (OSError, CancelledError, KilledWorker) as error:
+            is_of_a_task = any(future.status == "error" for future in futures)
+            if is_of_a_task and not isinstance(error, KilledWorker):
+                raise
+            raise RoundLost(str(error)) from error
+        finally:
+            coming.cancel()
+        self._round_times.append(time.monotonic() - start)
         return values
+
+    def _gather(self, futures: Sequence[Future[Any]]) -> concurrent.futures.Future[list[Any]]:
+        """Their values in time: frames may take longer than a poll to get here."""
+
+        async def gathered() -> list[Any]:
+            values: list[Any] = await self._client.gather(  # type: ignore[no-untyped-call]
+                list(futures), asynchronous=True
+            )
+            return values
+
+        loop = self._client.loop.asyncio_loop  # type: ignore[union-attr]
+        return asyncio.run_coroutine_threadsafe(gathered(), loop)
 
     def recover(self) -> None:
         """Wait for a scheduler and for workers."""

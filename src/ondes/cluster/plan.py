@@ -5,8 +5,9 @@ number or their speed.
 
 A round is one update of the dictionary, on one thirty-second of all frames before it, or on
 `round_size` frames if that is less. As long as this is less than `first_round` frames, which is for
-two hours of audio or less, the dictionary is young and has to move often: the driver trains it
-alone, by mini-batches. Later, when its memory has grown, it can wait for many frames.
+two hours of audio or less, the dictionary is young and has to move often: the driver trains it by
+mini-batches of frames that the workers read. Later, when its memory has grown, it can wait for many
+frames.
 """
 
 from __future__ import annotations
@@ -89,6 +90,19 @@ class Plan:
         """Whether the next round is too small for the workers."""
         n_wanted = self._n_wanted(position.n_pass, position.n_round)
         return n_wanted < self.schedule.round_size
+
+    def is_for_the_driver(self, position: Position) -> bool:
+        """Whether the driver learns from the frames at a position, by mini-batches."""
+        is_begun_or_young = position.n_given > 0 or self.is_young(position)
+        return is_begun_or_young and not self.schedule.is_finished(position)
+
+    def portions(self) -> Iterator[dict[int, list[Segment]]]:
+        """The shards of the portions that the driver learns from, from the current one on."""
+        position = self.schedule.position
+        while self.is_for_the_driver(position):
+            segments = self.schedule.segments_at(position)
+            yield deal(segments, self.schedule.recordings, self.n_shards)
+            position = self.schedule.after(position, 0, {})
 
     def rounds(self, n_pass: int, n_portion: int) -> Iterator[PlannedRound]:
         """All rounds from a portion of a pass on."""

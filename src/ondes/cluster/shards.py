@@ -23,7 +23,7 @@ from ondes.nmf.encoding import Compute
 from ondes.nmf.problem import Problem, Solver
 from ondes.nmf.statistics import Statistics
 from ondes.signal.audio_settings import AudioSettings
-from ondes.signal.frame_reader import FrameBuffer
+from ondes.signal.frame_reader import FrameBuffer, add_frames
 from ondes.signal.recordings import RawFormat
 from ondes.signal.segment_reader import SegmentReader
 from ondes.signal.segments import Recording, Segment
@@ -96,14 +96,14 @@ class Shard:
     ----------
     frames : array of shape (n_frames, n_bins), float32
         Power.
-    energies : array of shape (n_frames,), float32
+    energies : array of shape (n_frames,), float32, or float64 where the range must be wider
     files : array of shape (n_frames,)
         The recording of each frame.
     info : ShardInfo
     """
 
     frames: NDArray[np.float32]
-    energies: NDArray[np.float32]
+    energies: NDArray[Any]
     files: NDArray[np.intp]
     info: ShardInfo
 
@@ -131,7 +131,7 @@ def read(recordings: Recordings, segments: list[Segment]) -> Shard:
     buffer = FrameBuffer(recordings.audio.stft, sum(each.n_frames for each in segments))
     energies, files = [np.empty(0, np.float32)], [np.empty(0, np.intp)]
     for file, samples in _kept.reader.read(segments):
-        energies.append(buffer.add(samples).sum(axis=1))
+        energies.append(add_frames(buffer, samples))
         files.append(np.full(len(energies[-1]), file))
     energy, file_of = np.concatenate(energies), np.concatenate(files)
     failures = _kept.reader.failures()

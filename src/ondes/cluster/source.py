@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any, cast
 
 from ondes.cluster import shards
 from ondes.cluster.engine import Engine, InProcess, Interrupted, Priority, RoundLost
 from ondes.cluster.plan import Plan, PlannedRound
+from ondes.cluster.reading import AHEAD, ShardReading, WorkerFrames, check_seen
 from ondes.cluster.shards import Recordings, ShardInfo
 from ondes.errors import ClusterError, FileError
 from ondes.nmf.divergence import Array
 from ondes.nmf.encoding import Compute
 from ondes.nmf.learner import DictionaryLearner
 from ondes.nmf.statistics import Statistics
-from ondes.signal.batches import MiniBatches
+from ondes.signal.batches import MiniBatches, Rounds
 from ondes.signal.schedule import Position
 from ondes.signal.silence import Loudest, merge
 from ondes.training.loop import initialise
@@ -29,7 +28,6 @@ __all__ = ["ClusterSource", "open_engine"]
 
 IN_PROCESS = "in-process"
 
-AHEAD = 2  # rounds read before their turn: one to be ready, one to fill the gap between rounds
 FAN_IN = 8  # statistics in one sum
 MAX_LOSSES = 5  # of one round
 
@@ -80,11 +78,11 @@ class ClusterSource:
         Where it has no dictionary yet, the first frames initialise it.
     plan : Plan
     recordings : Recordings
-    batches : MiniBatches
-        Of the same schedule: what the driver trains on as long as the dictionary is young.
     engine : Engine
     on_error : callable
         Called with the path of an unreadable recording and its error, perhaps more than once.
+    should_stop : callable
+        Asked while frames are awaited.
     """
 
     def __init__(
@@ -92,25 +90,31 @@ class ClusterSource:
         estimator: DictionaryLearner,
         plan: Plan,
         recordings: Recordings,
-        batches: MiniBatches,
         engine: Engine,
         on_error: Callable[[str, FileError], object],
+        should_stop: Callable[[], bool],
     ) -> None:
         self._estimator, self._plan, self._engine = estimator, plan, engine
-        self._recordings, self._batches, self._on_error = recordings, batches, on_error
+        self._recordings, self._on_error = recordings, on_error
         self._schedule = plan.schedule
-        self._turns = itertools.count()
+        self._batches = MiniBatches(
+            Rounds(
+                plan.schedule,
+                lambda: WorkerFrames(engine, plan, recordings),
+                on_error=on_error,
+                should_stop=should_stop,
+                is_wanted=plan.is_for_the_driver,
+            )
+        )
 
     def __iter__(self) -> Iterator[Statistics]:
         if not getattr(self._estimator, "is_initialised_", False):
             first = initialise(self._estimator, self._portions())
             if not any(map(len, first)):
                 return
-        yield from self._by_mini_batches()
-        if not self._is_for_the_driver():  # else the end of the batches is the end of the run
-            yield from self._by_rounds()
+        yield from self._whatever_is_lost()
 
-    # ---- the driver alone ----
+    # ---- the driver ----
 
     def _portions(self) -> Iterator[Array]:
         """The first frames, for the first dictionary."""
@@ -124,12 +128,8 @@ class ClusterSource:
     def _by_mini_batches(self) -> Iterator[Statistics]:
         batches = cast(Generator[Array], iter(self._batches))
         with contextlib.closing(batches):
-            while self._is_for_the_driver() and (batch := next(batches, None)) is not None:
+            for batch in batches:
                 yield self._summarised(batch)
-
-    def _is_for_the_driver(self) -> bool:
-        """Whether the next frames are learned from by mini-batches."""
-        return self._position.n_given > 0 or self._plan.is_young(self._position)
 
     def _summarised(self, batch: Array) -> Statistics:
         if len(batch):
@@ -142,11 +142,13 @@ class ClusterSource:
 
     # ---- the workers ----
 
-    def _by_rounds(self) -> Iterator[Statistics]:
+    def _whatever_is_lost(self) -> Iterator[Statistics]:
         lost_at, n_losses = None, 0
         while not self._schedule.is_finished(self._position):
             try:
-                yield from self._until_lost()
+                yield from self._by_mini_batches()
+                if not self._plan.is_for_the_driver(self._position):  # else a stop was requested
+                    yield from self._by_rounds()
                 return
             except Interrupted:
                 return
@@ -160,10 +162,10 @@ class ClusterSource:
                     ) from reason
                 self._engine.recover()
 
-    def _until_lost(self) -> Iterator[Statistics]:
-        recordings = self._engine.submit(shards.given, self._recordings, priority=Priority.SMALL)
+    def _by_rounds(self) -> Iterator[Statistics]:
+        reading = ShardReading(self._engine, self._recordings)
         plan = self._plan.rounds(self._position.n_pass, self._position.n_round)
-        ahead = deque(self._read(planned, recordings) for planned in islice(plan, AHEAD))
+        ahead = deque(self._read(planned, reading) for planned in islice(plan, AHEAD))
         while ahead:
             current = ahead.popleft()
             infos: list[ShardInfo] = self._engine.results(current.infos)
@@ -173,21 +175,16 @@ class ClusterSource:
                 loudest = merge(loudest, info.loudest)
             files = sorted({file for info in infos for file in info.loudest})
             futures = self._summarise(current.frames, {file: loudest[file] for file in files})
-            ahead.extend(self._read(planned, recordings) for planned in islice(plan, 1))
+            ahead.extend(self._read(planned, reading) for planned in islice(plan, 1))
             statistics = shards.add(*self._engine.results(futures))
             n_read = self._position.n_read + sum(info.n_read for info in infos)
             _, n_pass, n_portion = current.planned
             self._schedule.advance(Position(n_pass, n_portion, n_read=n_read, loudest=loudest))
             yield statistics
 
-    def _read(self, planned: PlannedRound, recordings: Any) -> _Reading:
-        known, submit = self._schedule.recordings, self._engine.submit
-        frames = []
-        for number, segments in planned.shards.items():
-            is_free = all(known[each.file].seekable for each in segments)
-            place = next(self._turns) if is_free else number
-            frames.append(submit(shards.read, recordings, segments, place=place))
-        infos = [submit(shards.info, each, priority=Priority.SMALL) for each in frames]
+    def _read(self, planned: PlannedRound, reading: ShardReading) -> _Reading:
+        frames = reading.begin(planned.shards)
+        infos = [self._engine.submit(shards.info, each, priority=Priority.SMALL) for each in frames]
         return _Reading(planned, frames, infos)
 
     def _summarise(self, frames: list[Any], loudest: Loudest) -> list[Any]:
@@ -213,11 +210,6 @@ class ClusterSource:
         return level
 
     def _report(self, infos: list[ShardInfo]) -> None:
-        for path in (path for info in infos for path in info.missing):
-            if Path(path).exists():
-                raise ClusterError(
-                    f"{path} is here, but not where a worker looks for it: mount its folder under "
-                    "the same path on all machines."
-                )
+        check_seen(infos)
         for failure in (failure for info in infos for failure in info.failures):
             self._on_error(failure.path, failure)

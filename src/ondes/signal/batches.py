@@ -73,6 +73,9 @@ class Rounds:
         Without it the error is raised.
     should_stop : callable, optional
         Asked before each round and while waiting for it: iterating ends where it returns True.
+    is_wanted : callable, optional
+        Asked, wherever the reading is done, with the position of each round: reading ends before
+        the first one for which it returns False.
     """
 
     def __init__(
@@ -83,10 +86,11 @@ class Rounds:
         prefetch: int = 1,
         on_error: Callable[[str, FileError], object] | None = None,
         should_stop: Callable[[], bool] = lambda: False,
+        is_wanted: Callable[[Position], bool] = lambda _: True,
     ) -> None:
         self.schedule, self._open_reader = schedule, open_reader
         self._prefetch, self._on_error = prefetch, on_error
-        self._should_stop = should_stop
+        self._should_stop, self._is_wanted = should_stop, is_wanted
         self._reported: set[str] = set()
 
     def __iter__(self) -> Iterator[Round]:
@@ -104,7 +108,7 @@ class Rounds:
 
     def _read(self, position: Position, stop: threading.Event) -> Generator[_Read]:
         with contextlib.closing(self._open_reader()) as reader:
-            while not (self.schedule.is_finished(position) or stop.is_set()):
+            while self._is_next(position) and not stop.is_set():
                 segments = _Wanted(self.schedule.segments_at(position), stop)
                 read = reader.read(segments, position.loudest)
                 end = self.schedule.after(position, read.n_read, read.loudest)
@@ -112,6 +116,9 @@ class Rounds:
                 yield Round(position, end, read.frames, order), read.failures
                 position = end
                 del read  # it may be forgotten while the next one is read
+
+    def _is_next(self, position: Position) -> bool:
+        return not self.schedule.is_finished(position) and self._is_wanted(position)
 
     def _report(self, failures: list[FileError]) -> None:
         for failure in failures:

@@ -18,7 +18,14 @@ from ondes.signal.segments import Segment
 from ondes.signal.silence import Loudest, is_active, loudest_of, merge
 from ondes.signal.stft import Stft
 
-__all__ = ["FrameBuffer", "FrameReader", "FramesRead", "HostFrameReader", "SampleReader"]
+__all__ = [
+    "FrameBuffer",
+    "FrameReader",
+    "FramesRead",
+    "HostFrameReader",
+    "SampleReader",
+    "add_frames",
+]
 
 Frames = NDArray[np.float32]
 
@@ -100,7 +107,7 @@ class HostFrameReader:
         samples = self._reader.read(segments)
         for file, of_file in itertools.groupby(samples, key=lambda pair: pair[0]):
             first = len(buffer)
-            energies = np.concatenate([_add(buffer, block) for _, block in of_file])
+            energies = np.concatenate([add_frames(buffer, block) for _, block in of_file])
             n_read += len(energies)
             if top_db is not None:
                 loudest |= merge({file: loudest.get(file, 0.0)}, loudest_of(energies, file))
@@ -114,7 +121,7 @@ class HostFrameReader:
         self._reader.close()
 
 
-def _add(buffer: FrameBuffer, samples: NDArray[Any]) -> NDArray[Any]:
+def add_frames(buffer: FrameBuffer, samples: NDArray[Any]) -> NDArray[Any]:
     """Add the frames of samples and return their energies, in float64 where float32 is too narrow.
 
     The frames are then on another scale, which no divergence from a dictionary depends on.
