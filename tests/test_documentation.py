@@ -281,6 +281,32 @@ def test_one_version_is_stated_everywhere():
         assert line in (ROOT / name).read_text(), name
 
 
+def test_the_conda_recipe_asks_for_what_the_package_asks_for():
+    yaml = pytest.importorskip("yaml")
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = stated["project"]
+    recipe = yaml.safe_load((ROOT / "packaging/conda/recipe.yaml").read_text())
+    asked = recipe["requirements"]
+    # conda-forge's names, where they are not those of PyPI
+    names = {
+        "pysoundfile": "soundfile", "soxr-python": "soxr", "matplotlib-base": "matplotlib",
+        "pytorch": "torch",
+    }  # fmt: skip
+
+    def as_on_pypi(lines):
+        return {names.get(name, name) + bound for name, bound in map(str.split, lines)}
+
+    python, *run = asked["run"]
+    assert python == f"python {project['requires-python']}"
+    assert as_on_pypi(run) == set(project["dependencies"])
+    extras = [each for extra in project["optional-dependencies"].values() for each in extra]
+    without_brackets = {re.sub(r"\[.*\]", "", each) for each in extras}
+    assert as_on_pypi(asked["run_constraints"]) == without_brackets
+    assert as_on_pypi(asked["host"][2:]) == set(stated["build-system"]["requires"])
+    assert recipe["about"]["license"] == project["license"]
+    assert recipe["about"]["license_file"] in project["license-files"]
+
+
 def test_the_gallery_has_at_least_ten_examples_that_compile():
     scripts = sorted((DOCS / "gallery").glob("plot_*.py"))
     assert len(scripts) >= 10
