@@ -10,7 +10,7 @@ import numpy as np
 
 from ondes.nmf.divergence import Array, BetaDivergence
 from ondes.nmf.penalties import ActivationPenalty
-from ondes.nmf.problem import TRANSFORM_SOLVER, Problem, Solver
+from ondes.nmf.problem import Problem, Solver
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.stft import Stft
 
@@ -19,8 +19,8 @@ __all__ = ["FLOOR", "REST", "Models", "SourceDictionary", "Sources"]
 FLOOR = 1e-12  # power relative to a frame's mean; the sources share it evenly
 REST = "rest"
 ITAKURA_SAITO = BetaDivergence.of("itakura-saito")
-# Few plain steps: with other divergences a solution that has converged separates worse.
-FEW_STEPS = Solver(max_steps=25, momentum=())
+# More steps separate no better; with other divergences a solution that has converged is worse.
+IS_STEPS, FEW_STEPS = Solver(max_steps=20), Solver(max_steps=25, momentum=())
 
 
 class SourceDictionary(Protocol):
@@ -224,7 +224,7 @@ class Sources:
     ) -> Problem:
         """What `ondes.nmf.encoding.encode` solves for each frame; the groups are the sources."""
         if solver is None:
-            solver = TRANSFORM_SOLVER if self.divergence == ITAKURA_SAITO else FEW_STEPS
+            solver = IS_STEPS if self.divergence == ITAKURA_SAITO else FEW_STEPS
         return SourcesProblem(
             self.dictionary,
             self.floor,
