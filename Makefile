@@ -17,7 +17,7 @@ DOCS := .venv/.docs
 PACKAGING := build/packaging/.installed
 RECORDINGS ?= $(AUDIO)
 
-.PHONY: help demo test oldest check bench gate sanitize leaks picture audio peers paper race cluster fuzz \
+.PHONY: help demo test oldest check bench gate sanitize leaks audio peers paper race cluster fuzz \
 	kills soak docs wheels sdist-and-pure dictionaries clean
 
 # The commands, each with the first line of its comment.
@@ -119,10 +119,6 @@ sdist-and-pure: $(PACKAGING)
 # Dictionaries from freely licensed recordings, in build/dictionaries.
 dictionaries: $(INSTALLED)
 	$(BIN)/python packaging/dictionaries.py --recordings $(RECORDINGS)
-
-# The picture of the README.
-picture: $(INSTALLED)
-	$(BIN)/python docs/picture.py
 
 $(INSTALLED): $(SOURCES)
 	$(PYTHON) -m venv .venv

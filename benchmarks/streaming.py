@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import soundfile
+from threadpoolctl import threadpool_limits
 
 from ondes import AudioSettings, OnlineNMF, Stft
 from ondes.scene import make_scene
@@ -131,6 +132,18 @@ def run_command(arguments: list[str], python: str = sys.executable) -> dict[str,
     return found
 
 
+def machine() -> str:
+    """How fast one core multiplies matrices, for comparison with others."""
+    square = np.random.default_rng(0).random((1536, 1536)).astype(np.float32)
+    times = []
+    with threadpool_limits(1):
+        for _ in range(5):
+            begin = time.perf_counter()
+            square @ square
+            times.append(time.perf_counter() - begin)
+    return f" of {2e-9 * 1536**3 / min(times):.0f} GFLOP/s each in float32"
+
+
 def speed_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row | {"x_real_time": row["hours"] * 3600 / row["seconds"]} for row in rows]
 
@@ -215,7 +228,7 @@ def main() -> None:
             rows.append({"command": "separate", "audio": audio, "hours": hours, **separated})
     rows = speed_of(rows)
     results = {"sr": options.sr, "n_components": N_COMPONENTS, "n_cores": os.cpu_count(),
-               "stages_x_real_time": stages, "commands": rows}  # fmt: skip
+               "machine": machine(), "stages_x_real_time": stages, "commands": rows}  # fmt: skip
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     for stage, speed in stages.items():

@@ -54,7 +54,7 @@ def variants(settings: Settings) -> dict[str, ondes.OnlineNMF]:
             **fixed, init="random", solver=plain
         ),
         "… and extrapolation": ondes.OnlineNMF(**fixed, init="random"),
-        "… and k-means++: the default": ondes.OnlineNMF(**fixed),
+        "… and k-means++": ondes.OnlineNMF(init="k-means++", **fixed),
     }
 
 

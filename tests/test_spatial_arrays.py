@@ -187,8 +187,8 @@ def test_updates_are_those_of_fastmnmf_with_a_spread_in_every_bin():
     )
     numerator = np.einsum("nft,mft->fnm", variances, power / total**2)
     denominator = np.einsum("nft,mft->fnm", variances, 1 / total)
-    numerator += 16 / 30 * numerator.mean(axis=0)  # all bins count like 16 frames in each
-    denominator += 16 / 30 * denominator.mean(axis=0)
+    numerator += 128 / 30 * numerator.mean(axis=0)  # all bins count like 128 frames in each
+    denominator += 128 / 30 * denominator.mean(axis=0)
     np.testing.assert_allclose(
         updated_spread(spread, variances, power),
         spread * np.sqrt(numerator / denominator),

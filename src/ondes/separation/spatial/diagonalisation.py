@@ -20,7 +20,7 @@ Real = NDArray[np.float32]
 Matrices = NDArray[np.complex128]
 
 TINY = np.float32(1e-30)
-POOLED_FRAMES = np.float32(16)  # for which the mean over all bins counts in each
+POOLED_FRAMES = np.float32(128)  # for which the mean over all bins counts in each
 
 
 def output_variances(spread: Real, variances: Real) -> Real:
@@ -79,7 +79,7 @@ def updated_spread(spread: Real, variances: Real, power: Real) -> Real:
     """One multiplicative update of how each source is spread over the outputs.
 
     Parameters and shapes as in `expected_power`. A bin has few frames to tell its spread from, so
-    the mean over all bins counts in each like 16 frames more.
+    the mean over all bins counts in each like 128 frames more.
 
     Examples
     --------
