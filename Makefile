@@ -8,7 +8,6 @@ AUDIO ?= audio
 QUICK ?=
 PEERS := .venv/.peers
 SECONDS ?= 60
-JOBS ?= 2
 OLDEST := build/oldest
 OLDEST_TESTS := audio batches channels checkpoint destinations estimator hostile_names learn_command \
 	model_file report resume_arguments segment_reader stft
@@ -28,9 +27,9 @@ help:
 demo: $(INSTALLED)
 	$(BIN)/ondes demo --force
 
-# All tests, in so many processes (JOBS).
+# All tests.
 test: $(INSTALLED)
-	$(BIN)/pytest -n $(JOBS) --dist loadfile
+	$(BIN)/pytest
 
 # The lowest versions that pyproject.toml allows; .venv has the newest.
 oldest: $(OLDEST)/.installed
