@@ -19,6 +19,7 @@ from test_learning import SR, learn_small, tones
 
 import ondes
 from ondes import Dictionary, FileError, OnlineNMF, RawFormat, training_run
+from ondes.cluster.reading import WorkerFrames
 from ondes.model_file import SavedModel
 from ondes.nmf.learner import DictionaryLearner
 from ondes.nmf.penalties import L1
@@ -281,7 +282,8 @@ def test_a_signal_while_frames_are_awaited_loses_no_batch(run, album, monkeypatc
     if cluster is not None:
         run.settings |= {"round_size": 1600, "n_shards": 2}
     expected = as_file(run.learn(), album)
-    original, n_reads, answers = HostFrameReader.read, itertools.count(), threading.Event()
+    reader = HostFrameReader if cluster is None else WorkerFrames
+    original, n_reads, answers = reader.read, itertools.count(), threading.Event()
 
     def blocked(self, *arguments):
         if next(n_reads) == 4:
@@ -291,7 +293,7 @@ def test_a_signal_while_frames_are_awaited_loses_no_batch(run, album, monkeypatc
         return original(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(HostFrameReader, "read", blocked)
+        patch.setattr(reader, "read", blocked)
         start = time.monotonic()
         stopped = run.checkpointed(return_on_interrupt=True, checkpoint_every=3600)
         assert time.monotonic() - start < IN_SECONDS
