@@ -137,4 +137,5 @@ def test_segments_that_fail_keep_nothing_but_the_reason(tmp_path):
     failures = reader.failures()
     reader.close()
     assert len(failures) == 10
-    assert [each for each in gc.get_objects() if isinstance(each, RecordingReader)] == []
+    # Not isinstance: it asks __class__ of every object alive, and some of torch's warn when asked.
+    assert [each for each in gc.get_objects() if type(each) is RecordingReader] == []
