@@ -301,6 +301,8 @@ def test_many_channels_are_read_by_pyav(tmp_path, layout, n_channels):
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks into /proc")
 def test_many_channels_take_no_thread_per_core():
     av = pytest.importorskip("av", reason="needs the extra `formats`")
+    if not hasattr(av.filter.Graph(), "threads"):
+        pytest.skip("this PyAV does not set the threads of a filter graph")
     frame = av.AudioFrame("fltp", "12C", 100)
     frame.sample_rate, frame.pts = 16000, 0
     before = len(list(Path("/proc/self/task").iterdir()))

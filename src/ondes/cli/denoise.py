@@ -14,6 +14,8 @@ from ondes.errors import printable
 if TYPE_CHECKING:
     from ondes.dictionary import Dictionary
 
+BLOCKS_AHEAD = 2  # made while those before are written
+
 
 def _as_noise(_: click.Context, __: click.Parameter, given: str) -> str | tuple[float, float]:
     """A part of the recording, or another recording."""
@@ -62,6 +64,7 @@ def denoise(recording: str, **given: Any) -> int:
     """  # noqa: D301
     from ondes.atomic_file import check_destination
     from ondes.denoising import denoise_file
+    from ondes.prefetch import prefetch
     from ondes.signal.audio_writer import AudioWriter
     from ondes.signal.segments import is_stream
 
@@ -88,7 +91,7 @@ def denoise(recording: str, **given: Any) -> int:
         )
         n_samples = 0
         with AudioWriter(output, blocks.sr, blocks.channels, force=given["force"]) as writer:
-            for block in blocks:
+            for block in prefetch(blocks, BLOCKS_AHEAD):
                 writer.write(block)
                 n_samples += len(block)
                 bar.show(n_samples / blocks.sr, None, "reducing noise")

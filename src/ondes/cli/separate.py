@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NEARLY_SILENT = -20.0  # decibels relative to the mix
 BEGINNING = 10  # seconds that a hint is based on
+BLOCKS_AHEAD = 2  # separated while those before are written
 HIGHEST_RATE = 192_000  # Hz: a faster recording gets no hint
 
 
@@ -181,6 +182,7 @@ def _separate_one(
 ) -> dict[str, Any]:
     import numpy as np
 
+    from ondes.prefetch import prefetch
     from ondes.separation import StemLevels, separate_file
     from ondes.signal.audio_writer import AudioWriter
     from ondes.signal.recordings import probe
@@ -212,7 +214,7 @@ def _separate_one(
         )
         beginning: list[Any] = []
         n_samples = 0
-        for blocks in separated:
+        for blocks in prefetch(separated, BLOCKS_AHEAD):
             first = next(iter(blocks.values()))
             if not len(first):
                 continue

@@ -20,6 +20,8 @@ __all__ = ["cluster_centres", "first_dictionary", "parts", "random_frames"]
 
 # Frames to draw from: for k-means++ more take longer and change nothing.
 LEAST_CANDIDATES, CANDIDATES_PER_ROW = 1000, 16
+# For parts they cost little, and seeds differ less: which bins move together is better known.
+PARTS_VALUES = 2**22
 _KMEANS_ROUNDS = 2
 _SPREAD = 0.5  # log-normal width of the variations made where frames are too few
 _MOST_BINS = 512  # bins to choose those of `parts` from: the time grows with their number
@@ -51,22 +53,22 @@ def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomSta
     is_active: Any = frames.any(axis=1)
     active = np.flatnonzero(is_active.cpu() if tensors.is_tensor(is_active) else is_active)
     order = rng.permutation(active)
-    candidates = tensors.rows_of(frames, order[:n_candidates])
-    levelled = level_frames(candidates, settings.background(frames.shape[1])).values
-    positive = levelled + levelled.dtype.type(settings.noise_floor)
 
-    def drawn(draw: Any) -> Array:
-        return np.concatenate([fixed, draw(positive, n_drawn, rng)])
+    def drawn(init: str) -> Array:
+        more = PARTS_VALUES // frames.shape[1] if init == "parts" else 0
+        candidates = tensors.rows_of(frames, order[: max(n_candidates, more)])
+        levelled = level_frames(candidates, settings.background(frames.shape[1])).values
+        positive = levelled + levelled.dtype.type(settings.noise_floor)
+        return np.concatenate([fixed, _DRAWS[init](positive, n_drawn, rng)])
 
-    draws = {"k-means++": cluster_centres, "parts": parts, "random": random_frames}
-    if settings.init in draws:
-        return drawn(draws[settings.init])
-    centres = drawn(cluster_centres)
+    if settings.init != "auto":
+        return drawn(settings.init)
+    centres = drawn("k-means++")
     if settings.divergence.beta != 0 or len(order) < LEAST_CANDIDATES:
         return centres
     # Mostly others than the candidates, where there are enough.
     others = tensors.rows_of(frames, order[-_TRIAL_LENGTH * n_candidates :])
-    return min(centres, drawn(parts), key=partial(_trial, others, settings))
+    return min(centres, drawn("parts"), key=partial(_trial, others, settings))
 
 
 def _trial(frames: Array, settings: Settings, dictionary: Array) -> float:
@@ -149,7 +151,7 @@ def parts(frames: Array, n_components: int, rng: np.random.RandomState) -> Array
     array([[0.3, 0.3, 0.3, 0. , 0. , 0. ],
            [0. , 0. , 0. , 0.3, 0.3, 0.3]])
     """
-    logs = np.log(frames.astype(np.float64))
+    logs = np.log(frames, dtype=np.float64)
     mean = logs.mean(axis=0)
     logs -= mean
     norms = np.linalg.norm(logs, axis=0)
@@ -164,6 +166,9 @@ def parts(frames: Array, n_components: int, rng: np.random.RandomState) -> Array
     correlations = np.zeros((len(centres), len(mean)))
     correlations[:, moving] = np.maximum(centres @ bins.T, 0)
     return _unit_rows(_fill(np.exp(mean) * (correlations + _ELSEWHERE), n_components, rng))
+
+
+_DRAWS = {"k-means++": cluster_centres, "parts": parts, "random": random_frames}
 
 
 def _far_bins(bins: Array, n: int) -> Array:

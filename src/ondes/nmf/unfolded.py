@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
+from ondes.nmf.blas_threads import one_blas_thread
 from ondes.rebatch import slices
 
 __all__ = ["UnfoldedMasks", "UnfoldedWeights"]
@@ -133,8 +133,6 @@ class UnfoldedMasks:
     def __init__(self, weights: UnfoldedWeights, n_threads: int = 1) -> None:
         self._weights = weights
         self._pool = ThreadPoolExecutor(n_threads, "ondes-masks") if n_threads > 1 else None
-        # Products this small take longer with several threads, and other bits.
-        self._blas = ThreadpoolController().select(user_api="blas")
         self._rows = [np.ascontiguousarray(each) for each in weights.dictionaries]
         self._columns = [np.ascontiguousarray(each.T) for each in weights.dictionaries]
         self._decoders = [each.reshape(-1, weights.n_bins) for each in weights.decoder]
@@ -178,7 +176,7 @@ class UnfoldedMasks:
     def _masks(self, blocks: list[Magnitudes], n_frames: list[int], *, is_end: bool) -> Magnitudes:
         """Masks that these blocks complete; of each, the first `n_frames` frames count."""
         around: list[tuple[Magnitudes, int]] = []
-        with self._blas.limit(limits=1):
+        with one_blas_thread():
             for (found, level), n in zip(self._each(self._encode, blocks), n_frames, strict=False):
                 self._encoded.append(found[:n])
                 self._levels.append(level[:n])

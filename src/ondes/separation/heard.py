@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ondes.nmf.blas_threads import one_blas_thread
 from ondes.nmf.divergence import Array
 from ondes.nmf.encoding import Compute
 from ondes.rebatch import slices
@@ -161,6 +162,7 @@ class HeardComponents:
         self.reset()
         return energies
 
+    @one_blas_thread()
     def _advance(self, is_last: bool) -> Array:
         encoded = self._before
         if self._waiting:

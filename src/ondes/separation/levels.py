@@ -29,7 +29,7 @@ class StemLevels:
         """Take the next samples of all stems, which sum to the mixture."""
         for name, samples in stems.items():
             self._energies[name] = self._energies.get(name, 0.0) + _energy(samples)
-        first, *others = (samples.astype(np.float64) for samples in stems.values())
+        first, *others = stems.values()
         self._total += _energy(sum(others, first))
 
     def decibels(self) -> dict[str, float]:
@@ -44,4 +44,5 @@ class StemLevels:
 
 
 def _energy(samples: NDArray[np.floating]) -> float:
-    return float(np.square(samples, dtype=np.float64).sum())
+    flat = samples.ravel().astype(np.float64)
+    return float(flat @ flat)

@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
+from ondes.nmf.blas_threads import one_blas_thread
 from ondes.nmf.divergence import Array
 from ondes.rebatch import slices
 from ondes.signal.stft import Stft
@@ -72,7 +72,6 @@ class OverlapEnergy:
         weights[0] = 1
         if n_fft % 2 == 0 and self._n_bins == stft.n_bins:
             weights[-1] = 1
-        self._blas = ThreadpoolController().select(user_api="blas")
         self._terms = []
         for delta, coefficients in enumerate(kernel):
             # Time is counted from the centre of what the two frames share.
@@ -118,8 +117,7 @@ class OverlapEnergy:
             each: Array = gains[rows] * gains[later] * (products @ shapes)
             return each
 
-        # Threads of the pool that each start threads of BLAS would wait for one another.
-        with self._blas.limit(limits=1), ThreadPoolExecutor(n_threads) as pool:
+        with one_blas_thread(), ThreadPoolExecutor(n_threads) as pool:
             each_of_pairs = pool.map(lambda pair: of_pairs(*pair), pairs)
             for (delta, rows), each in zip(pairs, each_of_pairs, strict=True):
                 energies[rows] += each

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ondes.errors import FileError
+from ondes.nmf.blas_threads import one_blas_thread
 from ondes.nmf.encoding import Compute
 from ondes.nmf.penalties import ActivationPenalty
 from ondes.rebatch import slices
@@ -158,6 +159,7 @@ class Separator:
         self._mixture = np.zeros(0, np.float32)  # samples not yet divided among the sources
         self._images.reset()
 
+    @one_blas_thread()
     def push(self, samples: ArrayLike) -> dict[str, Samples]:
         """Take the next samples; return those of each source that are ready.
 
@@ -186,6 +188,7 @@ class Separator:
             parts.append(self._inverted(self._images.push(self._forward.push(block[rows]))))
         return self._joined(parts)
 
+    @one_blas_thread()
     def flush(self) -> dict[str, Samples]:
         """Return the last samples of each source, and reset."""
         if self._shape is None:

@@ -110,7 +110,7 @@ class AudioWriter:
         if self._format == "WAV" and self._n_bytes > MAX_WAV_BYTES:
             raise FileError(self.path, "exceeds the 4 GiB of a WAV file: choose .rf64 or .flac")
         if len(block):
-            self._peak = max(self._peak, float(np.abs(block).max()))
+            self._peak = max(self._peak, float(block.max()), -float(block.min()))
             with self._disk_errors(), deferred_signals():
                 self._file.write(block)
 

@@ -156,7 +156,8 @@ def _packing(frame: Any) -> Any:
     from av.filter import Graph
 
     graph = Graph()
-    graph.threads = 1  # or one thread per core, with a stack each, for a copy
+    if hasattr(graph, "threads"):  # of later versions of PyAV
+        graph.threads = 1  # or one thread per core, with a stack each, for a copy
     source = graph.add(
         "abuffer",
         sample_rate=str(frame.sample_rate),

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ondes.errors import FileError
+from ondes.prefetch import prefetch
 from ondes.rebatch import slices
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.finding import canonical_order
@@ -30,9 +30,6 @@ from ondes.signal.segment_reader import SegmentReader
 from ondes.signal.segments import Segment, survey
 
 __all__ = ["MiniBatches", "Round", "Rounds", "frame_batches"]
-
-STOP_WAIT_S = 2.0
-POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ class Rounds:
         stop = threading.Event()
         rounds = self._read(self.schedule.position, stop)
         if self._prefetch:
-            rounds = _ahead(rounds, self._prefetch, stop, self._should_stop)
+            rounds = prefetch(rounds, self._prefetch, should_stop=self._should_stop, stop=stop)
         with contextlib.closing(rounds):
             while not self._should_stop() and (read := next(rounds, None)) is not None:
                 each, failures = read
@@ -252,44 +249,3 @@ def frame_batches(
         return HostFrameReader(files, audio)
 
     return MiniBatches(Rounds(schedule, open_reader, prefetch=prefetch, on_error=on_error))
-
-
-def _ahead(
-    rounds: Generator[_Read], n: int, stop: threading.Event, should_stop: Callable[[], bool]
-) -> Generator[_Read]:
-    """The same rounds, read in a thread, up to `n` of them before they are asked for."""
-    ready: SimpleQueue[_Read | BaseException | None] = SimpleQueue()
-    room = threading.Semaphore(n)
-
-    def work() -> None:
-        read: _Read | None
-        try:
-            while True:
-                read = None  # it may be forgotten while the next one is read
-                room.acquire()
-                read = next(rounds, None)
-                ready.put(read)
-                if read is None:
-                    return
-        except BaseException as error:
-            ready.put(error)
-
-    worker = threading.Thread(target=work, name="ondes-read-ahead", daemon=True)
-    worker.start()
-    try:
-        while not should_stop():
-            try:
-                read = ready.get(timeout=POLL_S)
-            except Empty:
-                continue
-            if read is None:
-                return
-            if isinstance(read, BaseException):
-                raise read
-            room.release()
-            yield read
-    finally:
-        stop.set()
-        room.release()
-        # A pipe that has fallen silent may hold the worker forever: leave it behind then.
-        worker.join(STOP_WAIT_S)

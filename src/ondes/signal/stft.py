@@ -290,9 +290,9 @@ class InverseStftStream:
     def __init__(self, stft: Stft, n_channels: int | None = None) -> None:
         self.stft = stft
         self._channels = () if n_channels is None else (n_channels,)
-        self._window = stft.dual_window_array
+        self._window = stft.dual_window_array.astype(np.float32)
         self._n_hops = -(-stft.n_fft // stft.hop_length)
-        self._work = np.zeros((FRAMES_AT_ONCE, *self._channels, stft.n_bins), np.complex128)
+        self._work = np.zeros((FRAMES_AT_ONCE, *self._channels, stft.n_bins), np.complex64)
         self.reset()
 
     def reset(self) -> None:
@@ -300,7 +300,7 @@ class InverseStftStream:
         hop = self.stft.hop_length
         self.n_samples = 0
         self._unwanted = self.stft.n_padding
-        self._tail = np.zeros((self._n_hops - 1, *self._channels, hop))
+        self._tail = np.zeros((self._n_hops - 1, *self._channels, hop), np.float32)
         self._ready = np.zeros((0, *self._channels), np.float32)
 
     def push(self, frames: ArrayLike) -> Samples:
@@ -338,17 +338,16 @@ class InverseStftStream:
     def _overlap_add(self, spectra: Frames) -> Samples:
         n, hop, n_fft = len(spectra), self.stft.hop_length, self.stft.n_fft
         self._work[:n] = spectra
-        segments = np.zeros((n, *self._channels, self._n_hops * hop))
+        segments = np.zeros((n, *self._channels, self._n_hops * hop), np.float32)
         inverse = scipy.fft.irfft(self._work[: _whole_groups(n)], n=n_fft, axis=-1)
         np.multiply(inverse[:n], self._window, out=segments[..., :n_fft])
-        summed = np.zeros((n + self._n_hops - 1, *self._channels, hop))
+        summed = np.zeros((n + self._n_hops - 1, *self._channels, hop), np.float32)
         summed[: self._n_hops - 1] = self._tail
         # Oldest frame first for every sample, as in the tail: the bits do not depend on the cut.
         for age in reversed(range(self._n_hops)):
             summed[age : age + n] += segments[..., age * hop : (age + 1) * hop]
         self._tail = summed[n:].copy()
-        samples = summed[:n].astype(np.float32)
-        return np.moveaxis(samples, 1, -1).reshape(-1, *self._channels)
+        return np.moveaxis(summed[:n], 1, -1).reshape(-1, *self._channels)
 
 
 def mean_power(spectra: Frames, out: Samples | None = None) -> Samples:

@@ -13,6 +13,7 @@ import numpy as np
 from ondes.errors import FileError
 from ondes.nmf.divergence import Array
 from ondes.nmf.encoding import Compute
+from ondes.prefetch import prefetch
 from ondes.separation.cells import Cells
 from ondes.separation.heard import HeardComponents, HeardSources
 from ondes.separation.oddness import Oddness
@@ -21,12 +22,13 @@ from ondes.separation.unfolded_masks import TrainedModel
 from ondes.signal.excerpt import open_excerpt
 from ondes.signal.recordings import RawFormat
 from ondes.tables.clock import clock_time
-from ondes.tables.pieces import Piece, pieces_of, read_ahead
+from ondes.tables.pieces import Piece, pieces_of
 
 __all__ = ["LevelBlock", "activations", "recording_levels"]
 
 BLOCK_SECONDS = 10.0
 FRAMES_AT_ONCE = 256
+PIECES_AHEAD = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +188,7 @@ def recording_levels(
         stft = heard.stft if isinstance(heard, HeardComponents) else None
         damage = None
         try:
-            for piece in read_ahead(pieces_of(blocks, stft)):
+            for piece in prefetch(pieces_of(blocks, stft), PIECES_AHEAD):
                 table.n_samples += piece.n_samples
                 for stream in streams:
                     stream.push(piece)

@@ -1,11 +1,8 @@
-"""A recording, piece by piece, read and transformed by a thread of its own."""
+"""A recording, piece by piece."""
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Iterable, Iterator
-from queue import Full, Queue
 from typing import NamedTuple
 
 import numpy as np
@@ -14,11 +11,9 @@ from numpy.typing import NDArray
 from ondes.errors import FileError
 from ondes.signal.stft import Frames, Stft
 
-__all__ = ["Piece", "pieces_of", "read_ahead"]
+__all__ = ["Piece", "pieces_of"]
 
 Samples = NDArray[np.float32]
-
-PIECES_AHEAD = 4
 
 
 class Piece(NamedTuple):
@@ -45,36 +40,3 @@ def pieces_of(blocks: Iterable[Samples], stft: Stft | None) -> Iterator[Piece]:
         yield Piece(0, frames=stream.flush())
     if damage is not None:
         raise damage
-
-
-def read_ahead(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The same, of which another thread reads the next ones."""
-    queue: Queue[Piece | BaseException | None] = Queue(PIECES_AHEAD)
-    stopped = threading.Event()
-
-    def put(each: Piece | BaseException | None) -> None:
-        while not stopped.is_set():
-            with contextlib.suppress(Full):
-                queue.put(each, timeout=0.1)
-                return
-
-    def read() -> None:
-        try:
-            for piece in pieces:
-                put(piece)
-                if stopped.is_set():
-                    return
-            put(None)
-        except BaseException as error:
-            put(error)
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
-        while (each := queue.get()) is not None:
-            if isinstance(each, BaseException):
-                raise each
-            yield each
-    finally:
-        stopped.set()
-        reader.join()

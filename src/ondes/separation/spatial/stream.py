@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from typing import Protocol
 
@@ -66,6 +67,7 @@ class SpatialImages:
         Changes the sources from block to block.
     batch_size : int, optional
         Frames in a block; by default 20 s. The output is delayed by as many.
+    n_threads : int
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class SpatialImages:
         *,
         learner: Learner | None = None,
         batch_size: int | None = None,
+        n_threads: int = 1,
     ) -> None:
         if batch_size is None:
             batch_size = max(1, round(BLOCK * frames_per_second))
@@ -88,6 +91,9 @@ class SpatialImages:
         self.names = names
         self._spatial, self._models, self._n_bins = spatial, models, stft.n_bins
         self._learner, self._batch_size = learner, batch_size
+        n_threads = min(n_threads, len(names))
+        self._pool = ThreadPoolExecutor(n_threads, "ondes-sources") if n_threads > 1 else None
+        self._fixed = None if learner is not None else self._variances(models)
         half_life = HALF_LIFE * frames_per_second
         solvers: dict[str, Callable[[], BlockSolver]] = {
             "room": lambda: RoomSolver(len(names), half_life),
@@ -142,15 +148,19 @@ class SpatialImages:
         return np.transpose(images, (0, 3, 2, 1))
 
     def _model(self, block: Frames) -> SourceVariances:
-        if not isinstance(self._models, Sources):
-            return TrainedVariances(self._models, self._n_bins)
-        sources = self._models
-        if self._learner is not None:
-            scaled, peak = levelled(block)
-            spectra = known_bins(mean_power(scaled), sources.stft.n_bins)
-            sources = self._learner.learn(sources.audio.from_power(spectra), peak)
-        is_free = len(sources.names) > len(self._models.names)
-        return DictionaryVariances(sources, self._n_bins, together=not is_free)
+        if self._learner is None:
+            assert self._fixed is not None
+            return self._fixed
+        assert isinstance(self._models, Sources)
+        scaled, peak = levelled(block)
+        spectra = known_bins(mean_power(scaled), self._models.stft.n_bins)
+        return self._variances(self._learner.learn(self._models.audio.from_power(spectra), peak))
+
+    def _variances(self, models: Sources | TrainedModel) -> SourceVariances:
+        if not isinstance(models, Sources):
+            return TrainedVariances(models, self._n_bins)
+        together = len(models.names) == len(self._models.names)  # none of them is free
+        return DictionaryVariances(models, self._n_bins, together=together, pool=self._pool)
 
     def _check_channels(self, frames: Frames) -> None:
         n_sources, n_channels = len(self.names), frames.shape[1] if frames.ndim == 3 else 1
