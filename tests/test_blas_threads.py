@@ -8,7 +8,7 @@ from threadpoolctl import ThreadpoolController
 
 from ondes import AudioSettings, Separator, Stft
 from ondes.separation import Sources
-from ondes.separation.masked_frames import MaskedFrames
+from ondes.separation.dictionary_masks import DictionaryMasks
 
 
 def n_threads() -> set[int]:
@@ -26,13 +26,13 @@ def two_threads():
 
 def test_separation_has_one_thread(two_threads, monkeypatch):
     seen = []
-    push = MaskedFrames.push
+    push = DictionaryMasks.push
 
-    def spied(self, frames):
+    def spied(self, *frames):
         seen.append(n_threads())
-        return push(self, frames)
+        return push(self, *frames)
 
-    monkeypatch.setattr(MaskedFrames, "push", spied)
+    monkeypatch.setattr(DictionaryMasks, "push", spied)
     sources = Sources(
         np.full((2, 33), 1 / 33), np.arange(2), ("a", "b"), AudioSettings(8000, Stft(64))
     )

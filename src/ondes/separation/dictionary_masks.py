@@ -11,14 +11,14 @@ from ondes.nmf.encoding import Compute
 from ondes.nmf.penalties import ActivationPenalty
 from ondes.rebatch import slices
 from ondes.separation.adaptation import AdaptedSources, FreeComponents
-from ondes.separation.masks import source_masks
+from ondes.separation.masks import ROWS_AT_ONCE, source_masks
 from ondes.separation.sources import Sources
 
 __all__ = ["DictionaryMasks", "learner_of"]
 
 Spectra = NDArray[np.float32]
 
-BATCH_SIZE = 64
+BATCH_SIZE = ROWS_AT_ONCE
 BATCH_SIZE_ADAPTING = 256  # more frames decide better how a dictionary moves
 
 
@@ -66,6 +66,13 @@ class DictionaryMasks:
             random_state=random_state,
             compute=compute,
         )
+        backend = compute.backend_for(sources.problem(penalty=penalty))
+        self._is_any_size_alike = (
+            self._learner is None
+            and backend.NAME == "native"
+            and sources.sparsity_weights is None
+            and batch_size % ROWS_AT_ONCE == 0
+        )
         self.reset()
 
     def reset(self) -> None:
@@ -91,7 +98,9 @@ class DictionaryMasks:
         self._spectra = np.concatenate([self._spectra, self._sources.audio.from_power(spectra)])
         self._amplitude = np.concatenate([self._amplitude, amplitude])
         whole = len(self._spectra) - len(self._spectra) % self._batch_size
-        masks = [self._masks(rows) for rows in slices(whole, self._batch_size)]
+        # The kernel's answer for a frame depends on that frame alone, and many at once are faster.
+        size = max(whole, 1) if self._is_any_size_alike else self._batch_size
+        masks = [self._masks(rows) for rows in slices(whole, size)]
         self._spectra, self._amplitude = self._spectra[whole:], self._amplitude[whole:]
         return self._joined(masks)
 

@@ -100,13 +100,6 @@ def image_stream(
         )
     frames_per_second = masks.sr / masks.stft.hop_length
     images = SpatialImages(
-        spatial,
-        models,
-        names,
-        stft,
-        frames_per_second,
-        learner=learner,
-        batch_size=batch_size,
-        n_threads=compute.n_threads,
+        spatial, models, names, stft, frames_per_second, learner=learner, batch_size=batch_size
     )
     return images, stft, masks.sr

@@ -44,5 +44,4 @@ class StemLevels:
 
 
 def _energy(samples: NDArray[np.floating]) -> float:
-    flat = samples.ravel().astype(np.float64)
-    return float(flat @ flat)
+    return float(np.square(samples, dtype=np.float64).sum())

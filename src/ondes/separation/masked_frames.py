@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ondes.nmf.blas_threads import one_blas_thread
 from ondes.nmf.divergence import Array
 from ondes.signal.stft import Frames, Stft, mean_power
 
@@ -64,6 +65,7 @@ class MaskedFrames:
         self._waiting: Frames | None = None
         self._masks.reset()
 
+    @one_blas_thread()
     def push(self, frames: Frames) -> Frames:
         """Take the next frames; return the images that are ready of all sources but the last.
 
@@ -81,6 +83,7 @@ class MaskedFrames:
         spectra = known_bins(mean_power(scaled), self._n_known)
         return self._masked(self._masks.push(spectra, peak))
 
+    @one_blas_thread()
     def flush(self) -> Frames:
         """Return the last images, and reset."""
         images = self._masked(self._masks.flush())

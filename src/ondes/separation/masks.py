@@ -7,12 +7,14 @@ import numpy as np
 from ondes.nmf.divergence import Array
 from ondes.nmf.encoding import Compute, Encoding, encode
 from ondes.nmf.penalties import ActivationPenalty
+from ondes.rebatch import slices
 from ondes.separation.sources import FLOOR, Sources
 
 __all__ = ["masks_of", "source_masks"]
 
 # Under the model a bin's power is exponential: beyond ten times its mean once in 22 000 bins.
 SURPRISE = 10.0
+ROWS_AT_ONCE = 64
 
 
 def source_masks(
@@ -68,9 +70,13 @@ def masks_of(encoding: Encoding, sources: Sources, *, residual: bool = False) ->
     n_sources = len(sources.names)
     shape = (n_sources, len(levelled.active), dictionary.shape[1])
     modelled = np.empty(shape, dtype)
+    activations = levelled.spread(activations)
     for source in range(n_sources):
         own = sources.source_of == source
-        modelled[source] = levelled.spread(activations[:, own] @ dictionary[own])
+        rows_of_source, own_activations = dictionary[own], activations[:, own]
+        # The bits of a product may depend on how many rows it has.
+        for rows in slices(len(activations), ROWS_AT_ONCE):
+            np.matmul(own_activations[rows], rows_of_source, out=modelled[source, rows])
     explained = None
     if sources.exponent != 1:
         explained = modelled.sum(axis=0) ** sources.exponent + dtype.type(FLOOR)
@@ -78,8 +84,8 @@ def masks_of(encoding: Encoding, sources: Sources, *, residual: bool = False) ->
     modelled += dtype.type(FLOOR / n_sources)
     total = modelled.sum(axis=0)
     if not residual:
-        masks: Array = modelled / total
-        return masks
+        modelled /= total
+        return modelled
     believed = levelled.spread(levelled.values) ** sources.exponent / dtype.type(SURPRISE)
     if explained is not None:  # the power of the sum, not the sum of the powers
         believed *= total / explained

@@ -6,6 +6,7 @@ what each source contributes to each channel. The result does not depend on how 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ondes.errors import FileError
-from ondes.nmf.blas_threads import one_blas_thread
 from ondes.nmf.encoding import Compute
 from ondes.nmf.penalties import ActivationPenalty
 from ondes.rebatch import slices
@@ -32,7 +32,7 @@ __all__ = ["MaskStream", "Separator", "StemBlocks", "separate", "separate_file"]
 
 Samples = NDArray[np.float32]
 
-FRAMES_AT_ONCE = 64
+MOST_FRAMES_AT_ONCE, VALUES_AT_ONCE = 256, 2**18  # of a frame's channels and bins
 
 
 class Separator:
@@ -159,7 +159,6 @@ class Separator:
         self._mixture = np.zeros(0, np.float32)  # samples not yet divided among the sources
         self._images.reset()
 
-    @one_blas_thread()
     def push(self, samples: ArrayLike) -> dict[str, Samples]:
         """Take the next samples; return those of each source that are ready.
 
@@ -183,12 +182,13 @@ class Separator:
         if self._on_device is not None:
             return self._joined([self._on_device.push(block)])
         parts = []
-        for rows in slices(len(block), FRAMES_AT_ONCE * self._stft.hop_length):
+        n_values = self._stft.n_bins * math.prod(block.shape[1:])
+        n_frames = max(1, min(MOST_FRAMES_AT_ONCE, VALUES_AT_ONCE // n_values))
+        for rows in slices(len(block), n_frames * self._stft.hop_length):
             self._mixture = np.concatenate([self._mixture, block[rows]])
             parts.append(self._inverted(self._images.push(self._forward.push(block[rows]))))
         return self._joined(parts)
 
-    @one_blas_thread()
     def flush(self) -> dict[str, Samples]:
         """Return the last samples of each source, and reset."""
         if self._shape is None:
@@ -278,7 +278,7 @@ def separate_file(
     *,
     start: float = 0.0,
     end: float | None = None,
-    block_size: int = 65536,
+    block_size: int = 2**18,
     raw: RawFormat | None = None,
     **options: Any,
 ) -> StemBlocks:

@@ -40,7 +40,7 @@ TINY = np.float32(1e-30)
 SILENT = np.float32(1e-12)  # of the loudest bin: what float32 cannot tell from zero
 N_DEMIXING, N_SOFT = 15, 15  # iterations in a new room
 IN_ORDER = (3, 6, 9, 12)  # those that put the outputs of all bins in order
-N_FOLLOWING = 3  # iterations in a room that is known
+N_FOLLOWING = 2  # iterations in a room that is known
 
 
 class RoomSolver:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from typing import Protocol
 
@@ -67,7 +66,6 @@ class SpatialImages:
         Changes the sources from block to block.
     batch_size : int, optional
         Frames in a block; by default 20 s. The output is delayed by as many.
-    n_threads : int
     """
 
     def __init__(
@@ -80,7 +78,6 @@ class SpatialImages:
         *,
         learner: Learner | None = None,
         batch_size: int | None = None,
-        n_threads: int = 1,
     ) -> None:
         if batch_size is None:
             batch_size = max(1, round(BLOCK * frames_per_second))
@@ -91,8 +88,6 @@ class SpatialImages:
         self.names = names
         self._spatial, self._models, self._n_bins = spatial, models, stft.n_bins
         self._learner, self._batch_size = learner, batch_size
-        n_threads = min(n_threads, len(names))
-        self._pool = ThreadPoolExecutor(n_threads, "ondes-sources") if n_threads > 1 else None
         self._fixed = None if learner is not None else self._variances(models)
         half_life = HALF_LIFE * frames_per_second
         solvers: dict[str, Callable[[], BlockSolver]] = {
@@ -160,7 +155,7 @@ class SpatialImages:
         if not isinstance(models, Sources):
             return TrainedVariances(models, self._n_bins)
         together = len(models.names) == len(self._models.names)  # none of them is free
-        return DictionaryVariances(models, self._n_bins, together=together, pool=self._pool)
+        return DictionaryVariances(models, self._n_bins, together=together)
 
     def _check_channels(self, frames: Frames) -> None:
         n_sources, n_channels = len(self.names), frames.shape[1] if frames.ndim == 3 else 1

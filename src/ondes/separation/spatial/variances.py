@@ -6,8 +6,6 @@ frame, and variances, given the power of each demixed source.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Protocol
 
 import numpy as np
@@ -58,8 +56,6 @@ class DictionaryVariances:
         Whether all dictionaries explain each output while demixing begins, so that what is left of
         other sources in it does not count. Not good where some are of free components, which can
         explain anything.
-    pool : Executor, optional
-        Threads for different sources; the result is the same without.
 
     Examples
     --------
@@ -73,9 +69,7 @@ class DictionaryVariances:
            [0., 1., 9.]], dtype=float32)
     """
 
-    def __init__(
-        self, sources: Sources, n_bins: int, *, together: bool = True, pool: Executor | None = None
-    ) -> None:
+    def __init__(self, sources: Sources, n_bins: int, *, together: bool = True) -> None:
         self._beta, self._exponent = sources.divergence.beta, sources.exponent
         slope = sources.sparsity * np.sqrt(np.square(sources.dictionary).sum(axis=1))
         if sources.sparsity_weights is not None:
@@ -89,7 +83,6 @@ class DictionaryVariances:
         self._slope = slope[order].astype(np.float32)[:, None]
         self._n_bins = n_bins
         self._used = [slice(0, len(order)) if together else own for own in self._own]
-        self._map = map if pool is None else pool.map
 
     def start(self, power: Real) -> Real:
         """By all dictionaries together; see `SourceVariances`."""
@@ -101,45 +94,30 @@ class DictionaryVariances:
 
     def restart(self, powers: Real) -> Real:
         """By all dictionaries together, or by its own; see `SourceVariances`."""
-
-        def found(source: int) -> Real:
-            return self._fit(powers[source], self._used[source], FRESH_STEPS)
-
-        return self._with_activations(found, powers)
+        pairs = zip(powers, self._used, strict=True)
+        self._activations = [self._fit(power, used, FRESH_STEPS) for power, used in pairs]
+        return self._variances(powers)
 
     def step(self, powers: Real) -> Real:
         """One step on the same activations; see `SourceVariances`."""
-
-        def found(source: int) -> Real:
-            used, target = self._used[source], self._target(powers[source])
-            return self._step(self._activations[source], used, target, self._slope[used])
-
-        return self._with_activations(found, powers)
+        for source, (power, used) in enumerate(zip(powers, self._used, strict=True)):
+            found, target = self._activations[source], self._target(power)
+            self._activations[source] = self._step(found, used, target, self._slope[used])
+        return self._variances(powers)
 
     def settle(self, powers: Real) -> Real:
         """The geometric mean of what all dictionaries and what a source's own make of its power."""
-
-        def found(source: int) -> Real:
-            together = self._fit(powers[source], self._used[source], FRESH_STEPS)
-            alone = self._fit(powers[source], self._own[source], FRESH_STEPS)
-            mean: Real = np.sqrt(alone * self._own_rows(together, source))
-            return mean
-
-        return self._with_activations(found, powers)
+        self.restart(powers)
+        for source, (power, own) in enumerate(zip(powers, self._own, strict=True)):
+            alone = self._fit(power, own, FRESH_STEPS)
+            self._activations[source] = np.sqrt(alone * self._own_activations(source))
+        return self._variances(powers)
 
     def settled_step(self, powers: Real) -> Real:
         """One step on each source's own activations, without sparsity."""
-
-        def found(source: int) -> Real:
-            own, target = self._own[source], self._target(powers[source])
-            before = self._own_rows(self._activations[source], source)
-            return self._step(before, own, target, np.float32(0))
-
-        return self._with_activations(found, powers)
-
-    def _with_activations(self, found: Callable[[int], Real], powers: Real) -> Real:
-        """The variances of new activations, which are found source by source."""
-        self._activations = list(self._map(found, range(len(self._own))))
+        for source, (power, own) in enumerate(zip(powers, self._own, strict=True)):
+            found, target = self._own_activations(source), self._target(power)
+            self._activations[source] = self._step(found, own, target, np.float32(0))
         return self._variances(powers)
 
     def _fit(self, power: Real, rows: slice, n_steps: int) -> Real:
@@ -152,12 +130,12 @@ class DictionaryVariances:
             found = self._step(found, rows, target, self._slope[rows])
         return found
 
-    def _step(self, activations: Real, rows: slice, target: Real, slope: Real | np.float32) -> Real:
+    def _step(self, found: Real, rows: slice, target: Real, slope: Real | np.float32) -> Real:
         dictionary, sums = self._rows[:, rows], self._sums[rows]
-        return activation_step(activations, dictionary, target, self._beta, slope, sums)
+        return activation_step(found, dictionary, target, self._beta, slope, sums)
 
-    def _own_rows(self, found: Real, source: int) -> Real:
-        own = self._own[source]
+    def _own_activations(self, source: int) -> Real:
+        found, own = self._activations[source], self._own[source]
         return found if len(found) == own.stop - own.start else found[own]
 
     def _target(self, power: Real) -> Real:
@@ -169,7 +147,7 @@ class DictionaryVariances:
         n_known = len(self._rows)
         variances = np.empty(powers.shape, np.float32)
         for source, own in enumerate(self._own):
-            model = self._rows[:, own] @ self._own_rows(self._activations[source], source)
+            model = self._rows[:, own] @ self._own_activations(source)
             variances[source, :n_known] = model if self._exponent == 1 else np.square(model)
         if n_known < self._n_bins:
             _follow_octave_below(variances, powers, n_known)
