@@ -11,14 +11,12 @@ SECONDS ?= 60
 OLDEST := build/oldest
 OLDEST_TESTS := audio batches channels checkpoint destinations estimator hostile_names learn_command \
 	model_file report resume_arguments segment_reader stft
-# Tests of processes, training and browsers.
-LONG_TESTS := cluster faults fused hostile_training studio_browser trained write_failures
 HOURS ?= 10
 DOCS := .venv/.docs
 PACKAGING := build/packaging/.installed
 RECORDINGS ?= $(AUDIO)
 
-.PHONY: help demo test test-long test-short oldest check bench gate sanitize leaks audio peers paper race cluster fuzz \
+.PHONY: help demo test oldest check bench gate sanitize leaks audio peers paper race cluster fuzz \
 	kills soak docs wheels sdist-and-pure dictionaries clean
 
 # The commands, each with the first line of its comment.
@@ -32,13 +30,6 @@ demo: $(INSTALLED)
 # All tests.
 test: $(INSTALLED)
 	$(BIN)/pytest
-
-# The same in two parts of equal length: `make --jobs=2 test-long test-short`.
-test-long: $(INSTALLED)
-	$(BIN)/pytest $(LONG_TESTS:%=tests/test_%.py)
-
-test-short: $(INSTALLED)
-	$(BIN)/pytest $(LONG_TESTS:%=--ignore=tests/test_%.py)
 
 # The lowest versions that pyproject.toml allows; .venv has the newest.
 oldest: $(OLDEST)/.installed

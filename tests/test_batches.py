@@ -354,7 +354,7 @@ def test_leaving_early_stops_the_threads(album, n_threads):
 
     iterator = iter(batches_of(album, prefetch=1, n_threads=n_threads, n_passes=1000))
     next(iterator)
-    assert "ondes-read-ahead" in ours()
+    assert "ondes-prefetch" in ours()
     assert (len(ours()) > 1) == (n_threads > 1)
     iterator.close()
     assert ours() == set()

@@ -314,7 +314,8 @@ class DictionaryLearner(DictionaryTransformer):
                 yield trained, np.inf
                 continue
             self._take_over(trainer, trainer.backend)
-            yield trained, float(np.linalg.norm(self.components_ - before))
+            # Not np.linalg.norm: threads of BLAS would take the cores from the kernel.
+            yield trained, float(np.sqrt(np.square(self.components_ - before).sum()))
 
     def _take_over(self, trainer: passes.Trainer, backend: str) -> None:
         self.components_, self.statistics_ = trainer.fetch()
