@@ -300,7 +300,7 @@ class InverseStftStream:
         hop = self.stft.hop_length
         self.n_samples = 0
         self._unwanted = self.stft.n_padding
-        self._tail = np.zeros((self._n_hops - 1, *self._channels, hop), np.float32)
+        self._tail = np.zeros((self._n_hops - 1, *self._channels, hop))
         self._ready = np.zeros((0, *self._channels), np.float32)
 
     def push(self, frames: ArrayLike) -> Samples:
@@ -341,13 +341,14 @@ class InverseStftStream:
         segments = np.zeros((n, *self._channels, self._n_hops * hop), np.float32)
         inverse = scipy.fft.irfft(self._work[: _whole_groups(n)], n=n_fft, axis=-1)
         np.multiply(inverse[:n], self._window, out=segments[..., :n_fft])
-        summed = np.zeros((n + self._n_hops - 1, *self._channels, hop), np.float32)
+        summed = np.zeros((n + self._n_hops - 1, *self._channels, hop))  # of many frames: float64
         summed[: self._n_hops - 1] = self._tail
         # Oldest frame first for every sample, as in the tail: the bits do not depend on the cut.
         for age in reversed(range(self._n_hops)):
             summed[age : age + n] += segments[..., age * hop : (age + 1) * hop]
         self._tail = summed[n:].copy()
-        return np.moveaxis(summed[:n], 1, -1).reshape(-1, *self._channels)
+        samples = summed[:n].astype(np.float32)
+        return np.moveaxis(samples, 1, -1).reshape(-1, *self._channels)
 
 
 def mean_power(spectra: Frames, out: Samples | None = None) -> Samples:
