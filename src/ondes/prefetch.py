@@ -42,9 +42,9 @@ def prefetch(
     ready: SimpleQueue[tuple[Item] | BaseException | None] = SimpleQueue()
     room = threading.Semaphore(n)
     stop = stop or threading.Event()
+    iterator = iter(items)
 
     def work() -> None:
-        iterator = iter(items)
         try:
             while room.acquire() and not stop.is_set():
                 # Nothing here keeps the item: it may be freed while the next one is made.

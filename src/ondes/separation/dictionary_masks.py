@@ -67,7 +67,7 @@ class DictionaryMasks:
             compute=compute,
         )
         backend = compute.backend_for(sources.problem(penalty=penalty))
-        self._is_any_size_alike = (
+        self._is_frame_by_frame = (
             self._learner is None
             and backend.NAME == "native"
             and sources.sparsity_weights is None
@@ -99,7 +99,7 @@ class DictionaryMasks:
         self._amplitude = np.concatenate([self._amplitude, amplitude])
         whole = len(self._spectra) - len(self._spectra) % self._batch_size
         # The kernel's answer for a frame depends on that frame alone, and many at once are faster.
-        size = max(whole, 1) if self._is_any_size_alike else self._batch_size
+        size = max(whole, 1) if self._is_frame_by_frame else self._batch_size
         masks = [self._masks(rows) for rows in slices(whole, size)]
         self._spectra, self._amplitude = self._spectra[whole:], self._amplitude[whole:]
         return self._joined(masks)
