@@ -40,6 +40,8 @@ def info(model: str | None, system: bool, as_json: bool) -> None:
         return
     width = max(map(len, facts))
     for name, value in facts.items():
+        if name == "stopped_by" and value is None:  # it ended by itself
+            continue
         click.echo(f"{name.replace('_', ' '):{width}}  {_in_words(value)}")
 
 
