@@ -1,7 +1,7 @@
 """Several microphones: named sources out of simulated rooms and panned stereo, against blind ones.
 
     python benchmarks/rooms.py --audio FOLDER [--models FOLDER] [--jobs 16] [--scenes 12]
-    python benchmarks/rooms.py --audio FOLDER --speed
+    python benchmarks/rooms.py --audio FOLDER --speed [--hours 10]
 
 FOLDER has speech/festvox_ru_wav, speech/asterisk_en, speech/asterisk_ru, music/wesnoth and
 music/ufoai, from the packages of the same names. Dictionaries are learned as `ondes learn` does
@@ -17,6 +17,7 @@ import argparse
 import itertools
 import json
 import os
+import resource
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -175,8 +176,11 @@ def summary(found: list[dict]) -> dict[str, object]:
 # ---- speed ----
 
 
-def speed(audio: Path, given: Path) -> dict[str, object]:
-    """How many times faster than real time, batch of ten seconds and an endless stream."""
+def speed(audio: Path, given: Path, hours: float) -> dict[str, object]:
+    """How many times faster than real time, batch of ten seconds and an endless stream.
+
+    With `hours`, also the megabytes after each tenth of so long a stream.
+    """
     cell = Cell("speed", TALK, seconds=30)
     mixture, _ = scene(cell, audio, 0)
     dictionaries = {kind: ondes.load(given / f"{KINDS[kind]}.ondes") for kind in TALK}
@@ -194,11 +198,18 @@ def speed(audio: Path, given: Path) -> dict[str, object]:
         for _ in range(2):
             separator.push(mixture)
         rates[name] = 2 * cell.seconds / (time.perf_counter() - begin)
+    separator = ondes.Separator(dictionaries, sr=SR, spatial="room", batch_size=32)
+    megabytes = []
+    for _ in range(10 if hours else 0):
+        for _ in range(round(hours * 360 / cell.seconds)):
+            separator.push(mixture)
+        megabytes.append(round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
     return {
         "batch_x_real_time": round(batch, 1),
         "stream_x_real_time": round(rates["stream"], 1),
         "file_x_real_time": round(rates["file"], 1),
         "n_cores": len(os.sched_getaffinity(0)),
+        **({"peak_mb_by_tenths": megabytes, "hours": hours} if hours else {}),
     }
 
 
@@ -213,6 +224,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", help="only these")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--speed", action="store_true", help="print the speed, and nothing else")
+    parser.add_argument("--hours", type=float, default=0.0, help="of a stream, with --speed")
     parser.add_argument("--page", action="store_true", help="write docs from what was measured")
     given = parser.parse_args()
     if given.page:
@@ -220,7 +232,7 @@ def main() -> None:
         return
     models(given.audio, given.models)
     if given.speed:
-        print(json.dumps(speed(given.audio, given.models)))
+        print(json.dumps(speed(given.audio, given.models, given.hours)))
         return
     cells = [cell for cell in CELLS if given.only in cell.name]
     if (given.models / "talk.ondes").exists():

@@ -569,11 +569,14 @@ def test_a_scheduler_may_restart_between_rounds(recordings, expected):
         def restart():
             first.kill()
             first.wait()
+            deadline = time.monotonic() + 30
+            while not warned and time.monotonic() < deadline:  # or it might not be missed
+                time.sleep(0.05)
             others.enter_context(scheduler(port))
             others.enter_context(worker(port))
 
         wait_for(port)
-        with pytest.warns(RuntimeWarning, match="went away; waiting for it"):
+        with pytest.warns(RuntimeWarning, match="went away; waiting for it") as warned:
             found = learn_on(f"tcp://127.0.0.1:{port}", recordings, progress=At(0.75, do=restart))
     assert same(found, expected)
 
