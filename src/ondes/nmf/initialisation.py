@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ondes.nmf.backends import tensors
+from ondes.nmf.blas_threads import one_blas_thread
 from ondes.nmf.divergence import Array, level_frames
 from ondes.nmf.encoding import Compute
 from ondes.nmf.host_trainer import HostTrainer
@@ -31,6 +32,7 @@ _TRIAL_BATCH = 128
 _TRIAL_LENGTH = 4  # in candidates: what is better in the end need not be so at first
 
 
+@one_blas_thread()
 def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomState) -> Array:
     """The fixed rows, then those of `init`.
 
