@@ -20,6 +20,8 @@ Real = NDArray[np.float32]
 Matrices = NDArray[np.complex128]
 
 TINY = np.float32(1e-30)
+# Where a source has no power, nothing holds its spread, which would overflow after hours.
+LEAST_SPREAD, MOST_SPREAD = np.float32(1e-6), np.float32(1e3)
 POOLED_FRAMES = np.float32(128)  # for which the mean over all bins counts in each
 
 
@@ -92,7 +94,7 @@ def updated_spread(spread: Real, variances: Real, power: Real) -> Real:
     of_bins = np.moveaxis(variances, 0, 1)
     ratio = _pooled(of_bins, np.moveaxis(weighted, 0, 2))
     ratio /= _pooled(of_bins, np.moveaxis(inverses, 0, 2)) + TINY
-    updated: Real = spread * np.sqrt(ratio)
+    updated: Real = np.clip(spread * np.sqrt(ratio), LEAST_SPREAD, MOST_SPREAD)
     return updated
 
 
