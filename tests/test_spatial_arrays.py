@@ -234,6 +234,14 @@ def test_panned_estimates_are_those_of_the_full_matrices():
             )
 
 
+def test_the_spread_of_a_source_without_power_stays_finite():
+    spread = np.ones((1, 2, 2), np.float32)
+    variances = np.array([[[1e-20]], [[1.0]]], np.float32)
+    for _ in range(2000):
+        spread = updated_spread(spread, variances, np.full((2, 1, 1), 1e10, np.float32))
+    assert np.isfinite(spread).all()
+
+
 # ---- variances ----
 
 
