@@ -54,7 +54,7 @@ def test_sparsity_holds_for_speech_and_not_for_the_noise(talk, speech):
 
 
 def masks_in_plain_loops(frames, sources, weights):
-    """Kullback-Leibler steps with a sparsity of its own for each component, and squared masks."""
+    """Extrapolated Kullback-Leibler steps with each component's own sparsity, and squared masks."""
     rows, floor = sources.dictionary, sources.floor
     slopes = sources.sparsity * np.sqrt((rows**2).sum(axis=1)) * weights
     masks = []
@@ -62,8 +62,17 @@ def masks_in_plain_loops(frames, sources, weights):
         frame = frame / frame.mean() + floor
         even = rows.shape[1] / len(rows)
         h = np.full(len(rows), even * frame.sum() / (even * rows.sum() + floor * rows.shape[1]))
-        for _ in range(25):
-            h = h * (rows @ (frame / (h @ rows + floor))) / (rows.sum(axis=1) + slopes)
+        point, lowest, age = h, np.inf, 0
+        for _ in range(10):
+            model = point @ rows + floor
+            cost = np.sum(model - frame * np.log(model)) + slopes @ point
+            step = point * (rows @ (frame / model)) / (rows.sum(axis=1) + slopes)
+            if cost > lowest + 1e-4 * rows.shape[1]:  # too far ahead: back to the last good step
+                point, age = h, 0
+            else:
+                age += 1
+                point, h = step * (step / h) ** (age / (age + 2)), step
+            lowest = min(lowest, cost)
         modelled = [(h * (sources.source_of == source)) @ rows for source in (0, 1)]
         powers = [each**2 + 1e-12 / 2 for each in modelled]
         masks.append([each / sum(powers) for each in powers])

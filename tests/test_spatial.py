@@ -262,19 +262,89 @@ def test_memory_does_not_grow(scene):
     assert peaks[2] < 1.1 * peaks[1] < 1.1 * peaks[0]
 
 
-def test_a_trained_separator_gives_the_variances(scene):
-    mixture, images = scene
+def trained_separator():
+    """Of the sources a and b, with what is known of them instead of what training finds."""
     rows = sources_of(2).dictionary.astype(np.float32)
     weights = UnfoldedWeights(
         rows[None], rows.sum(axis=1)[None], rows.reshape(2, 1, 4, -1), np.zeros((1, 8), np.float32),
         (1,), 12, 2.0, 1e-3,
     )  # fmt: skip
-    trained = ondes.TrainedSeparator(
+    return ondes.TrainedSeparator(
         ("a", "b"), AudioSettings(SR, STFT, spectrum="magnitude"), weights
     )
+
+
+def test_a_trained_separator_gives_the_variances(scene):
+    mixture, images = scene
+    trained = trained_separator()
     masked = improvement(images, trained.separate(mixture, sr=SR), mixture)
     gained = improvement(images, trained.separate(mixture, sr=SR, spatial="room"), mixture)
     assert gained > masked + 3
+
+
+@pytest.fixture(scope="module")
+def third():
+    """A dictionary of the third source."""
+    samples = dry_sources(3, 8, seed=9)[2]
+    return ondes.learn(samples, 4, sr=SR, n_fft=512, n_passes=3)
+
+
+def test_a_trained_separator_is_mixed_with_a_dictionary(third):
+    images = in_a_room(dry_sources(3))
+    mixture = images.sum(axis=0)
+    models = {"talk": trained_separator(), "c": third}
+    stems = ondes.separate(mixture, models, sr=SR, spatial="room")
+    assert list(stems) == ["a", "b", "c"]
+    assert improvement(images, stems, mixture) > 5
+    np.testing.assert_allclose(sum(stems.values()), mixture, atol=1e-5 * np.abs(mixture).max())
+
+
+def test_a_trained_separator_is_mixed_with_free_components(tmp_path):
+    images = in_a_room(dry_sources(3))
+    mixture = images.sum(axis=0)
+    trained_separator().save(tmp_path / "talk.ondes")
+    soundfile.write(tmp_path / "mics.wav", mixture, SR, "FLOAT")
+    options = ["-d", "talk.ondes", "--free", "4", "--spatial", "room", "-o", "out"]
+    run("separate", "mics.wav", *options, cwd=tmp_path)
+    names = ("a", "b", "rest")
+    stems = {name: soundfile.read(tmp_path / f"out/mics/{name}.wav")[0] for name in names}
+    assert improvement(images[:2], {name: stems[name] for name in names[:2]}, mixture) > 3
+    np.testing.assert_allclose(sum(stems.values()), mixture, atol=1e-5 * np.abs(mixture).max())
+
+
+def test_a_separator_and_a_dictionary_are_given_to_the_command(third, tmp_path):
+    mixture = in_a_room(dry_sources(3)).sum(axis=0)
+    trained_separator().save(tmp_path / "talk.ondes")
+    third.save(tmp_path / "c.ondes")
+    soundfile.write(tmp_path / "mics.wav", mixture, SR, "FLOAT")
+    options = ["-d", "talk.ondes", "-d", "rain=c.ondes", "-o", "out"]
+    run("separate", "mics.wav", *options, "--spatial", "room", cwd=tmp_path)
+    assert {file.name for file in (tmp_path / "out/mics").iterdir()} == {
+        "a.wav", "b.wav", "rain.wav"
+    }  # fmt: skip
+    refused = run("separate", "mics.wav", *options, "--force", cwd=tmp_path)
+    assert refused.returncode == 1
+    assert b"need spatial='room' or 'pan' (--spatial)" in refused.stderr
+
+
+def test_what_cannot_be_mixed_is_refused_in_one_sentence(third):
+    trained = trained_separator()
+    both = {"talk": trained, "c": third}
+    with pytest.raises(ValueError, match=r"^2 trained separators were given; give one.*\.$"):
+        ondes.Separator({"x": trained, "y": trained, "c": third}, spatial="room")
+    with pytest.raises(ValueError, match=r"^A trained separator and dictionaries.*either\.$"):
+        ondes.Separator(both)
+    with pytest.raises(ValueError, match=r"^adapt=.*do not adapt\.$"):
+        ondes.Separator(both, spatial="room", adapt="a")
+    samples = dry_sources(1, 2)[0]
+    other = ondes.learn(samples, 2, sr=SR, n_fft=1024)
+    with pytest.raises(ValueError, match=r"n_fft 512, hop 128.*n_fft 1024, hop 256.*frames; .*"):
+        ondes.Separator({"talk": trained, "c": other}, spatial="room")
+    other = ondes.learn(samples, 2, sr=SR, n_fft=512, beta_loss="itakura-saito")
+    with pytest.raises(ValueError, match=r"^A trained separator models magnitudes.*default\.$"):
+        ondes.Separator({"talk": trained, "c": other}, spatial="room")
+    adapted = ondes.Separator(both, spatial="room", adapt="c")
+    assert adapted.names == ("a", "b", "c")
 
 
 # ---- sentences ----

@@ -18,6 +18,7 @@ from ondes.errors import FileError, printable
 
 if TYPE_CHECKING:
     from ondes.separation import Sources
+    from ondes.separation.mixed_sources import MixedSources
     from ondes.signal.locations import Location
     from ondes.trained import TrainedSeparator
 
@@ -84,7 +85,7 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     options.check_span(given)
     sources = None
     if given["dictionaries"]:
-        sources = load_sources(given["dictionaries"])
+        sources = load_sources(given["dictionaries"], mixed=True)
         if len(sources.names) == 1 and not given["free"]:
             raise click.UsageError(
                 "Separation needs two sources or more: give another -d, or --free 8 for the rest."
@@ -175,7 +176,7 @@ def _as_name(source: str) -> str:
 
 def _separate_one(
     path: Location,
-    sources: Sources | TrainedSeparator | None,
+    sources: Sources | TrainedSeparator | MixedSources | None,
     files: dict[str, Path],
     given: dict[str, Any],
     compute: dict[str, Any],

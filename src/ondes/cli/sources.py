@@ -13,6 +13,7 @@ from ondes.cli import options, terminal
 if TYPE_CHECKING:
     from ondes.dictionary import Dictionary
     from ondes.separation import Sources
+    from ondes.separation.mixed_sources import MixedSources
     from ondes.signal.locations import Location
     from ondes.trained import TrainedSeparator
 
@@ -46,15 +47,25 @@ def named_files(given: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def load_sources(given: Sequence[str]) -> Sources | TrainedSeparator:
-    """The dictionaries of `-d` side by side, or the one trained separator."""
+def load_sources(
+    given: Sequence[str], *, mixed: bool = False
+) -> Sources | TrainedSeparator | MixedSources:
+    """The dictionaries of `-d` side by side, or the one trained separator; with `mixed`, both."""
     from ondes.loading import load
+    from ondes.separation.mixed_sources import MixedSources
     from ondes.trained import TrainedSeparator
 
     if len(given) == 1:
         model = load(_name_and_path(given[0])[1])
         if isinstance(model, TrainedSeparator):
             return model
+    elif mixed:
+        models = {path: load(path) for _, path in map(_name_and_path, given)}
+        trained = [each for each in models.values() if isinstance(each, TrainedSeparator)]
+        if trained:
+            others = [each for each in given if models[_name_and_path(each)[1]] not in trained]
+            separators = {f"separator {n}": each for n, each in enumerate(trained)}
+            return MixedSources.of({**separators, **load_dictionaries(others)})
     return as_sources(load_dictionaries(given))
 
 

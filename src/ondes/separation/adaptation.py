@@ -30,7 +30,7 @@ FREE_HALF_LIFE = 4.0  # seconds: an unknown source may change at any time
 N_FIRST_ITERATIONS, N_FREE_ITERATIONS = 40, 30  # rows that were just drawn are far from good
 SMOOTH_START = 0.1  # of a frame's mean: zero could never grow
 
-PRIOR = 20.0  # weight of a learned component, in units of the mean use of its source's components
+PRIOR = 21.0  # weight of a learned component, in units of the mean use of its source's components
 ADAPTATION_HALF_LIFE = 30.0  # seconds
 FIRST_STEPS, N_ITERATIONS = 10, 8  # steps on the activations alone, then moves of the dictionary
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from ondes.nmf.divergence import Array
 from ondes.nmf.encoding import Compute, encode
-from ondes.separation.masked_frames import all_bins, known_bins, levelled
+from ondes.separation.masked_frames import all_bins, known_power, levelled
 from ondes.separation.oddness import compute_for
 from ondes.separation.sources import FLOOR, Sources
-from ondes.signal.stft import Frames, mean_power
+from ondes.signal.stft import Frames
 
 __all__ = ["ComponentMasks", "EncodedFrames"]
 
@@ -84,7 +84,7 @@ class ComponentMasks:
         """Encode frames of shape (n_frames, n_bins) or (n_frames, n_channels, n_bins)."""
         frames = frames[:, None] if frames.ndim == 2 else frames
         scaled, peak = levelled(frames)
-        power = known_bins(mean_power(scaled), self._sources.stft.n_bins)
+        power = known_power(scaled, self._sources.stft.n_bins)
         encoding = encode(self._sources.audio.from_power(power), self._problem, self._compute)
         activations = encoding.levelled.spread(encoding.activations.astype(np.float64))
         return EncodedFrames(scaled, peak, activations**self._sources.exponent)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
 
 from ondes.nmf.encoding import Compute
 from ondes.nmf.penalties import ActivationPenalty
 from ondes.separation.dictionary_masks import DictionaryMasks, learner_of
 from ondes.separation.masked_frames import MaskedFrames, MaskStream
+from ondes.separation.mixed_sources import AnyModels, MixedSources
 from ondes.separation.sources import Models, Sources
 from ondes.separation.unfolded_masks import TrainedModel, UnfoldedMaskStream
 from ondes.signal.stft import Frames, Stft
@@ -38,7 +39,7 @@ class ImageStream(Protocol):
 
 
 def image_stream(
-    models: Models | TrainedModel | MaskStream,
+    models: AnyModels,
     sr: int | None,
     *,
     spatial: str,
@@ -56,18 +57,19 @@ def image_stream(
         raise ValueError(f"spatial={spatial!r} must be one of {', '.join(map(repr, SPATIAL))}.")
     if spatial != "none" and (residual is not None or penalty is not None):
         raise ValueError(f"spatial={spatial!r} takes neither residual nor penalty.")
-    is_trained = isinstance(models, TrainedModel)
+    known = _resolved(models, spatial, n_free)
+    is_trained = isinstance(known, TrainedModel)
     if is_trained and (residual is not None or adapt or n_free or penalty is not None):
         raise ValueError("A trained separator takes neither residual, adapt, n_free nor penalty.")
+    sources = known.sources if isinstance(known, MixedSources) else known
     masks: MaskStream
-    if isinstance(models, TrainedModel):
-        masks = UnfoldedMaskStream(models, compute.n_threads)
-    elif isinstance(models, MaskStream):
-        masks = models
+    if isinstance(sources, TrainedModel):
+        masks = UnfoldedMaskStream(sources, compute.n_threads)
+    elif isinstance(sources, MaskStream):
+        masks = sources
     else:
-        models = Sources.of(models)
         masks = DictionaryMasks(
-            models,
+            sources,
             residual=residual,
             adapt=adapt,
             n_free=n_free,
@@ -86,12 +88,14 @@ def image_stream(
         return MaskedFrames(masks, stft), stft, masks.sr
     from ondes.separation.spatial.stream import SpatialImages
 
-    if not isinstance(models, (TrainedModel, Sources)):
+    if not isinstance(known, (TrainedModel, Sources, MixedSources)):
         raise ValueError(f"spatial={spatial!r} needs dictionaries or a trained separator.")
+    if isinstance(known, MixedSources) and set(adapt) & set(known.trained.names):
+        raise ValueError(f"adapt={adapt!r}: the sources of a trained separator do not adapt.")
     learner = None
-    if isinstance(models, Sources):
+    if isinstance(sources, Sources):
         learner = learner_of(
-            models,
+            sources,
             adapt=adapt,
             n_free=n_free,
             rest=rest,
@@ -100,6 +104,30 @@ def image_stream(
         )
     frames_per_second = masks.sr / masks.stft.hop_length
     images = SpatialImages(
-        spatial, models, names, stft, frames_per_second, learner=learner, batch_size=batch_size
+        spatial,
+        known,
+        names,
+        stft,
+        frames_per_second,
+        learner=learner,
+        batch_size=batch_size,
     )
     return images, stft, masks.sr
+
+
+def _resolved(
+    models: AnyModels, spatial: str, n_free: int
+) -> Sources | TrainedModel | MixedSources | MaskStream:
+    """Models in whichever way they were given."""
+    if isinstance(models, Mapping) and any(isinstance(m, TrainedModel) for m in models.values()):
+        models = MixedSources.of(models)
+    elif isinstance(models, TrainedModel) and n_free and spatial != "none":
+        models = MixedSources.of({"separator": models})
+    if isinstance(models, MixedSources) and spatial == "none":
+        raise ValueError(
+            "A trained separator and dictionaries together need spatial='room' or 'pan' "
+            "(--spatial); without, give either."
+        )
+    if isinstance(models, (TrainedModel, MixedSources, MaskStream)):
+        return models
+    return Sources.of(cast(Models, models))

@@ -80,7 +80,7 @@ class MaskedFrames:
         waiting = frames if self._waiting is None else np.concatenate([self._waiting, frames])
         self._waiting = waiting
         scaled, peak = levelled(frames)
-        spectra = known_bins(mean_power(scaled), self._n_known)
+        spectra = known_power(scaled, self._n_known)
         return self._masked(self._masks.push(spectra, peak))
 
     @one_blas_thread()
@@ -127,6 +127,17 @@ def known_bins(spectra: Spectra, n_known: int) -> Spectra:
     """
     missing = n_known - spectra.shape[-1]
     return np.pad(spectra, ((0, 0), (0, missing))) if missing > 0 else spectra[:, :n_known]
+
+
+def known_power(frames: Frames, n_known: int) -> Spectra:
+    """The mean power over the channels in the bins that the models know.
+
+    Examples
+    --------
+    >>> known_power(np.array([[2j, 3.0]], np.complex64), 1)
+    array([[4.]], dtype=float32)
+    """
+    return known_bins(mean_power(frames[..., :n_known]), n_known)
 
 
 def all_bins(known: Array, n_bins: int) -> Array:

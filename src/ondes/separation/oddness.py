@@ -7,13 +7,14 @@ from numpy.typing import ArrayLike
 
 from ondes.nmf.divergence import Array
 from ondes.nmf.encoding import Compute, encode
-from ondes.separation.masked_frames import known_bins
+from ondes.separation.masked_frames import known_power
 from ondes.separation.sources import Sources
-from ondes.signal.stft import Frames, StftStream, mean_power
+from ondes.signal.stft import Frames, StftStream
 
 __all__ = ["Oddness", "compute_for"]
 
 FRAMES_AVERAGED = 8  # the divergence of averaged frames tells odd moments better apart
+MOMENTS_AT_ONCE = 32  # solved together: the kernel prepares the dictionary for every call
 
 
 class Oddness:
@@ -59,34 +60,44 @@ class Oddness:
         """Forget everything pushed so far."""
         self._stream: StftStream | None = None
         self._power = np.zeros((0, self._sources.stft.n_bins), np.float32)
+        self._moments: list[Array] = []  # averaged frames
 
     def push(self, samples: ArrayLike) -> Array:
-        """Take the next samples; return one value for each eight frames, shape (m,)."""
+        """Take the next samples; return values that are ready, one per eight frames, shape (m,)."""
         block = np.asarray(samples, dtype=np.float32)
         if self._stream is None:
             self._stream = self._stft.stream(block.shape[1] if block.ndim == 2 else None)
         return self.push_frames(self._stream.push(block))
 
     def flush(self) -> Array:
-        """Return the last value, of the frames that are left, and reset."""
+        """Return the last values, one of them of the frames that are left, and reset."""
         values = np.zeros(0)
         if self._stream is not None:
             values = self.push_frames(self._stream.flush())
         if len(self._power):
-            values = np.append(values, self._divergence(self._power.mean(axis=0, keepdims=True)))
+            self._moments.append(self._power.mean(axis=0, keepdims=True))
+        values = np.append(values, self._divergences())
         self.reset()
         return values
 
     def push_frames(self, frames: Frames) -> Array:
         """The same of frames that are transformed already, by `HeardComponents.stft`."""
-        power = known_bins(mean_power(frames), self._sources.stft.n_bins)
+        power = known_power(frames, self._sources.stft.n_bins)
         power = np.concatenate([self._power, power])
         n_whole = len(power) - len(power) % FRAMES_AVERAGED
-        self._power = power[n_whole:]
+        self._power = power[n_whole:].copy()
         whole = power[:n_whole].reshape(-1, FRAMES_AVERAGED, power.shape[1])
-        return self._divergence(whole.mean(axis=1))
+        self._moments.append(whole.mean(axis=1))
+        if sum(map(len, self._moments)) < MOMENTS_AT_ONCE:
+            return np.zeros(0)
+        return self._divergences()
 
-    def _divergence(self, power: Array) -> Array:
+    def _divergences(self) -> Array:
+        """Those of all moments that wait."""
+        if not self._moments:
+            return np.zeros(0)
+        power = np.concatenate(self._moments)
+        self._moments = []
         encoding = encode(self._sources.audio.from_power(power), self._problem, self._compute)
         each: Array = encoding.divergences() / power.shape[1]
         return each

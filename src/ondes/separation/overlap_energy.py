@@ -62,7 +62,7 @@ class OverlapEnergy:
         n_fft, hop = stft.n_fft, stft.hop_length
         self._n_bins = shapes.shape[1]
         self._largest = np.maximum(shapes.max(axis=1, initial=0), 1e-300)
-        kernel = _kernel(stft)
+        kernel = [each[: self._n_bins] for each in _kernel(stft)]
         self.reach = len(kernel) - 1
         self._pad = max(len(each) for each in kernel) - 1
         normalised = (shapes.T / self._largest).astype(np.float32)
@@ -83,7 +83,7 @@ class OverlapEnergy:
                 for q, coefficient in enumerate(coefficients)
             ]
             turns = ((weights * turn).astype(np.complex64), turn_later.astype(np.complex64))
-            self._terms.append((np.concatenate(products), *turns))
+            self._terms.append((products, *turns))
 
     def of(self, gains: Array, frames: Array, n_threads: int = 1) -> Array:
         """The energy of each frame of each signal; those of two frames together are halved.
@@ -113,8 +113,9 @@ class OverlapEnergy:
         def of_pairs(delta: int, rows: slice) -> Array:
             shapes, turn, turn_later = self._terms[delta]
             later = slice(rows.start + delta, rows.stop + delta)
-            products = self._products(frames[rows] * turn, frames[later] * turn_later, len(shapes))
-            each: Array = gains[rows] * gains[later] * (products @ shapes)
+            products = _products(frames[rows] * turn, frames[later] * turn_later, len(shapes))
+            pairs_of_bins = zip(products, shapes, strict=True)
+            each: Array = gains[rows] * gains[later] * sum(p @ s for p, s in pairs_of_bins)
             return each
 
         with one_blas_thread(), ThreadPoolExecutor(n_threads) as pool:
@@ -125,32 +126,33 @@ class OverlapEnergy:
         energies /= 2 * frames.shape[1]
         return energies
 
-    def _products(self, earlier: Spectra, later: Spectra, n_columns: int) -> NDArray[np.float32]:
-        """Re conj(Z_t(f)) Z_t'(f') summed over the channels, for all distances of f and f'."""
-        n_rows, n_bins, pad = len(earlier), self._n_bins, self._pad
-        earlier_parts = _parts(np.pad(earlier, ((0, 0), (0, 0), (pad, 0))))
-        mirrored = np.pad(later, ((0, 0), (0, 0), (pad, 0)), mode="reflect")
-        mirrored[..., :pad] = mirrored[..., :pad].conj()
-        later_parts = _parts(mirrored)
-        products = np.zeros((n_rows, n_columns // n_bins, n_bins), np.float32)
-        work = np.empty((n_rows, n_bins), np.float32)
-        for q in range(products.shape[1]):
-            there, here = slice(pad - q, pad - q + n_bins), slice(pad, pad + n_bins)
-            for a, b in zip(earlier_parts, later_parts, strict=True):
-                products[:, q] += np.multiply(a[:, here], b[:, there], out=work)
-                if q:
-                    products[:, q] += np.multiply(a[:, there], b[:, here], out=work)
-        return products.reshape(n_rows, n_columns)
-
     def _shifted(self, padded: Array, distance: int) -> Array:
         first = self._pad - distance
         return padded[first : first + self._n_bins]
 
 
-def _parts(frames: Spectra) -> list[NDArray[np.float32]]:
-    """Real and imaginary part of every channel, each of shape (n, n_bins)."""
-    channels = np.moveaxis(frames, 1, 0)
-    return [np.ascontiguousarray(part) for each in channels for part in (each.real, each.imag)]
+def _products(earlier: Spectra, later: Spectra, n_distances: int) -> NDArray[np.float32]:
+    """Re conj(Z_t(f)) Z_t'(f') summed over the channels, (n_distances, n_rows, n_bins).
+
+    For every distance q of two bins, f' is f − q and the other way round. Below the first bin are
+    the conjugates of those above.
+    """
+    n_rows, n_channels, n_bins = earlier.shape
+    products = np.zeros((n_distances, n_rows, n_bins), np.float32)
+    work = np.empty(n_rows * n_bins, np.float32)
+    for channel in range(n_channels):
+        for part, mirrored in ((np.real, 1), (np.imag, -1)):
+            a = np.ascontiguousarray(part(earlier[:, channel]))
+            b = np.ascontiguousarray(part(later[:, channel]))
+            for q in range(n_distances):
+                lowest = products[q, :, :q] + mirrored * a[:, :q] * b[:, q:0:-1]
+                # All rows as one: long loops, and what crosses from row to row is replaced.
+                total, n = products[q].reshape(-1)[q:], a.size - q
+                total += np.multiply(a.reshape(-1)[q:], b.reshape(-1)[:n], out=work[:n])
+                if q:
+                    total += np.multiply(a.reshape(-1)[:n], b.reshape(-1)[q:], out=work[:n])
+                    products[q, :, :q] = lowest
+    return products
 
 
 def _kernel(stft: Stft) -> list[Array]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,7 @@ from ondes.nmf.penalties import ActivationPenalty
 from ondes.rebatch import slices
 from ondes.separation.image_stream import ImageStream, image_stream
 from ondes.separation.masked_frames import LOUDEST_SAMPLE, MaskedFrames, MaskStream
+from ondes.separation.mixed_sources import AnyModels
 from ondes.separation.sources import REST, Models
 from ondes.separation.unfolded_masks import TrainedModel
 from ondes.signal.excerpt import Excerpt, open_excerpt
@@ -103,7 +104,7 @@ class Separator:
 
     def __init__(
         self,
-        models: Models | TrainedModel | MaskStream,
+        models: AnyModels,
         *,
         sr: int | None = None,
         spatial: str = "none",
@@ -142,7 +143,7 @@ class Separator:
             options: dict[str, Any] = {"residual": residual, "penalty": penalty}
             learns = bool(adapt) or n_free > 0
             self._on_device = on_device(
-                models,
+                cast("Models | TrainedModel | MaskStream", models),  # what masks alone are made of
                 self._images.masks,
                 self._stft,
                 self.sr,
@@ -237,7 +238,7 @@ class Separator:
 
 
 def separate(
-    mixture: ArrayLike, models: Models | TrainedModel | MaskStream, *, sr: int, **options: Any
+    mixture: ArrayLike, models: AnyModels, *, sr: int, **options: Any
 ) -> dict[str, Samples]:
     """Separate a mixture in memory.
 
@@ -274,7 +275,7 @@ def separate(
 
 def separate_file(
     path: PathOrStream,
-    models: Models | TrainedModel | MaskStream,
+    models: AnyModels,
     *,
     start: float = 0.0,
     end: float | None = None,

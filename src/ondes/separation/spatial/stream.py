@@ -11,17 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ondes.nmf.divergence import Array
-from ondes.separation.masked_frames import known_bins, levelled
+from ondes.separation.masked_frames import known_power, levelled
+from ondes.separation.mixed_sources import MixedSources
 from ondes.separation.sources import Sources
 from ondes.separation.spatial.pan import PanSolver
 from ondes.separation.spatial.room import RoomSolver
 from ondes.separation.spatial.variances import (
     DictionaryVariances,
+    MixedVariances,
     SourceVariances,
     TrainedVariances,
 )
 from ondes.separation.unfolded_masks import TrainedModel
-from ondes.signal.stft import Frames, Stft, mean_power
+from ondes.signal.stft import Frames, Stft
 
 __all__ = ["SpatialImages"]
 
@@ -56,7 +58,7 @@ class SpatialImages:
     Parameters
     ----------
     spatial : {"room", "pan"}
-    models : Sources or TrainedModel
+    models : Sources, TrainedModel or MixedSources
     names : tuple of str
         Of the sources, with one that is learned from the mixture.
     stft : Stft
@@ -71,7 +73,7 @@ class SpatialImages:
     def __init__(
         self,
         spatial: str,
-        models: Sources | TrainedModel,
+        models: Sources | TrainedModel | MixedSources,
         names: tuple[str, ...],
         stft: Stft,
         frames_per_second: float,
@@ -83,6 +85,9 @@ class SpatialImages:
             batch_size = max(1, round(BLOCK * frames_per_second))
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size} must be 1 or more.")
+        self._trained = None
+        if isinstance(models, MixedSources):
+            self._trained, models = models.trained, models.sources
         if isinstance(models, Sources):
             _warn_of_dictionaries_alike(models, spatial)
         self.names = names
@@ -148,14 +153,17 @@ class SpatialImages:
             return self._fixed
         assert isinstance(self._models, Sources)
         scaled, peak = levelled(block)
-        spectra = known_bins(mean_power(scaled), self._models.stft.n_bins)
+        spectra = known_power(scaled, self._models.stft.n_bins)
         return self._variances(self._learner.learn(self._models.audio.from_power(spectra), peak))
 
     def _variances(self, models: Sources | TrainedModel) -> SourceVariances:
         if not isinstance(models, Sources):
             return TrainedVariances(models, self._n_bins)
         together = len(models.names) == len(self._models.names)  # none of them is free
-        return DictionaryVariances(models, self._n_bins, together=together)
+        dictionaries = DictionaryVariances(models, self._n_bins, together=together)
+        if self._trained is None:
+            return dictionaries
+        return MixedVariances(self._trained, dictionaries, self._n_bins)
 
     def _check_channels(self, frames: Frames) -> None:
         n_sources, n_channels = len(self.names), frames.shape[1] if frames.ndim == 3 else 1

@@ -16,7 +16,13 @@ from ondes.separation.masked_frames import known_bins
 from ondes.separation.sources import FLOOR, Sources
 from ondes.separation.unfolded_masks import TrainedModel
 
-__all__ = ["DictionaryVariances", "SourceVariances", "TrainedVariances", "activation_step"]
+__all__ = [
+    "DictionaryVariances",
+    "MixedVariances",
+    "SourceVariances",
+    "TrainedVariances",
+    "activation_step",
+]
 
 Real = NDArray[np.float32]
 
@@ -157,8 +163,9 @@ class DictionaryVariances:
 class TrainedVariances:
     """Each source's variance is its share of the power in the masks of a trained separator.
 
-    As in independent deeply learned matrix analysis (Makishima et al., 2019). Masks are those of
-    the mixture, since a demixed source alone would always agree with its own.
+    As in independent deeply learned matrix analysis (Makishima et al., 2019). While demixing
+    begins, masks are those of the mixture: a source that is demixed badly would always agree with
+    its own. Afterwards they are the geometric mean of those and of each demixed source's own.
 
     Parameters
     ----------
@@ -172,16 +179,8 @@ class TrainedVariances:
 
     def start(self, power: Real) -> Real:
         """From the masks of the mixture; see `SourceVariances`."""
-        n_known = self._weights.n_bins
-        magnitude = known_bins(np.sqrt(power.T), n_known)
-        masks = UnfoldedMasks(self._weights)
-        shares = np.concatenate([masks.push(magnitude), masks.flush()], axis=1)
-        variances = np.empty((len(shares), *power.shape), np.float32)
-        shares = np.swapaxes(shares, 1, 2)[:, : self._n_bins]
-        variances[:, :n_known] = shares * power[:n_known]
-        _share_above(variances, power, n_known)
-        self._variances = variances
-        return variances
+        self._variances = self._masked(power)
+        return self._variances
 
     def restart(self, powers: Real) -> Real:
         """From the masks of all demixed sources together; see `SourceVariances`."""
@@ -191,7 +190,73 @@ class TrainedVariances:
         """Those of the last start; see `SourceVariances`."""
         return self._variances
 
-    settle, settled_step = restart, step
+    def settle(self, powers: Real) -> Real:
+        """From the masks of all sources together and of each alone; see `SourceVariances`."""
+        alone = np.stack([self._masked(power)[source] for source, power in enumerate(powers)])
+        self._variances = np.sqrt(self._masked(powers.sum(axis=0)) * alone)
+        return self._variances
+
+    settled_step = step
+
+    def _masked(self, power: Real) -> Real:
+        """Each source's share of a power, (n_sources, n_bins, n_frames)."""
+        n_known = self._weights.n_bins
+        magnitude = known_bins(np.sqrt(power.T), n_known)
+        masks = UnfoldedMasks(self._weights)
+        shares = np.concatenate([masks.push(magnitude), masks.flush()], axis=1)
+        variances = np.empty((len(shares), *power.shape), np.float32)
+        shares = np.swapaxes(shares, 1, 2)[:, : self._n_bins]
+        variances[:, :n_known] = shares * power[:n_known]
+        _share_above(variances, power, n_known)
+        return variances
+
+
+class MixedVariances:
+    """The first sources have a trained separator, the others dictionaries.
+
+    Parameters
+    ----------
+    trained : TrainedModel
+    dictionaries : DictionaryVariances
+        Of all sources: those of the separator have to be told apart from the others.
+    n_bins : int
+    """
+
+    def __init__(
+        self, trained: TrainedModel, dictionaries: DictionaryVariances, n_bins: int
+    ) -> None:
+        self._trained, self._dictionaries = TrainedVariances(trained, n_bins), dictionaries
+        self._n_trained = len(trained.names)
+
+    def start(self, power: Real) -> Real:
+        """The dictionaries divide the power, the separator its part; see `SourceVariances`."""
+        variances = self._dictionaries.start(power)
+        own = variances[: self._n_trained].sum(axis=0)
+        share = own / (variances.sum(axis=0) + SMALLEST)
+        variances[: self._n_trained] = self._trained.start(share * power)
+        return variances
+
+    def restart(self, powers: Real) -> Real:
+        """Each from the power of its sources; see `SourceVariances`."""
+        return self._each("restart", powers)
+
+    def step(self, powers: Real) -> Real:
+        """Each its step; see `SourceVariances`."""
+        return self._each("step", powers)
+
+    def settle(self, powers: Real) -> Real:
+        """Each from the power of its sources; see `SourceVariances`."""
+        return self._each("settle", powers)
+
+    def settled_step(self, powers: Real) -> Real:
+        """Each its step; see `SourceVariances`."""
+        return self._each("settled_step", powers)
+
+    def _each(self, name: str, powers: Real) -> Real:
+        variances: Real = getattr(self._dictionaries, name)(powers)
+        own = getattr(self._trained, name)(powers[: self._n_trained])
+        variances[: self._n_trained] = own
+        return variances
 
 
 def activation_step(
