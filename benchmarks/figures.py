@@ -1,4 +1,4 @@
-"""Write the figures of README.md and docs/speed.md from the JSON that the benchmarks keep.
+"""Write the figures of README.md and some pages of docs/ from the JSON that the benchmarks keep.
 
 What has not been measured is left out.
 """
@@ -97,6 +97,37 @@ def three() -> str:
     return "\n".join(lines)
 
 
+def tables() -> str:
+    rows = json.loads((RESULTS / "tables.json").read_text())
+    lines = [
+        "Synthetic scenes in mono FLAC, from files to a Parquet file with one row per second and "
+        "component, two cores:",
+        "",
+        "| audio | components | time | × real time | peak memory |",
+        "|---|---|---|---|---|",
+    ]
+    for row in sorted(rows, key=lambda row: (row["sr"], row["n_components"])):
+        lines.append(
+            f"| {row['hours']:.0f} h at {row['sr'] / 1000:g} kHz | {row['n_components']} "
+            f"| {row['seconds']:.0f} s | {row['times_real_time']} | {row['peak_mb']} MB |"
+        )
+    return "\n".join(lines)
+
+
+def studio() -> str:
+    found = json.loads((RESULTS / "studio.json").read_text())
+    song, field = found["song"], found["hours"]
+    return (
+        f"Measured on two cores. A stereo song of three minutes, dropped onto the page: the "
+        f"spectrogram after {song['spectrogram_s']:.1f} s, the first sound of a component after "
+        f"{song['component_heard_s']:.1f} s; at most {song['server_peak_mb']} MB for the server "
+        f"and {song['page_mb']} MB for the page. A folder of {field['hours']:.0f} hours at 16 kHz: "
+        f"the overview after {field['picture_s']:.1f} s, then {field['first_pass_s'] / 60:.1f} min "
+        "for finding its sounds and their levels; at most "
+        f"{field['server_peak_mb']} MB and {field['page_mb']} MB."
+    )
+
+
 def fill(page: Path, mark: str, text: str) -> None:
     """Put the text between the two marks of a page."""
     begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
@@ -109,6 +140,8 @@ def main() -> None:
     written = [part() for name, part in parts.items() if (RESULTS / name).exists()]
     fill(ROOT / "docs" / "speed.md", "figures", "\n\n".join(written))
     fill(ROOT / "README.md", "three", three())
+    fill(ROOT / "docs" / "tables.md", "figures", tables())
+    fill(ROOT / "docs" / "studio.md", "figures", studio())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The studio's times and memory: one line of JSON.
+"""The studio's times and memory: one line of JSON, kept in benchmarks/results/studio.json.
 
     python benchmarks/studio.py                 a three-minute stereo song, dropped onto the page
     python benchmarks/studio.py --hours 10      also a folder of ten hours (1.2 GB on disk)
@@ -24,6 +24,7 @@ from playwright.sync_api import sync_playwright
 
 from ondes.scene import make_scene
 
+RESULTS = Path(__file__).parent / "results" / "studio.json"
 BRIGHTNESS = (
     "(() => { const c = document.getElementById('spectrogram'); if (!c.width) return 0;"
     "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
@@ -47,6 +48,8 @@ def main():
             results["hours"] = _hours(browser, Path(folder), given.hours)
         browser.close()
     print(json.dumps(results))
+    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.write_text(json.dumps(before | results, indent=1) + "\n")
 
 
 def _song(browser, folder, seconds):

@@ -25,6 +25,7 @@ import ondes
 from ondes.scene import make_scene
 from ondes.signal.audio_writer import write_audio
 
+RESULTS = Path(__file__).parent / "results" / "tables.json"
 MINUTES_PER_FILE = 10
 N_DIFFERENT = 3  # the others are further names of these
 # The system counts what a process inherits from the one that starts it, so a small one has to.
@@ -66,6 +67,14 @@ def write_recordings(folder: Path, given: argparse.Namespace) -> list[Path]:
             os.link(paths[number % N_DIFFERENT], path)
         paths.append(path)
     return paths
+
+
+def keep(result: dict[str, object]) -> None:
+    """Write the result, in place of an earlier one under the same conditions."""
+    conditions = ("hours", "sr", "channels", "n_components", "by")
+    rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    rows = [row for row in rows if any(row[name] != result[name] for name in conditions)]
+    RESULTS.write_text(json.dumps([*rows, result], indent=1) + "\n")
 
 
 def main() -> None:
@@ -113,6 +122,7 @@ def main() -> None:
             "table_mb": round(table.stat().st_size / 1e6, 1),
         }
         print(json.dumps(result))
+        keep(result)
 
 
 if __name__ == "__main__":

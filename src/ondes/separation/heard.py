@@ -28,7 +28,7 @@ __all__ = ["HeardComponents", "HeardSources", "HeardStream"]
 Samples = NDArray[np.float32]
 
 FRAMES_AT_ONCE = 256
-VALUES_AT_ONCE = 2**21  # complex, so 16 MiB
+VALUES_AT_ONCE = 2**20  # complex, so 8 MiB
 
 
 class HeardStream(Protocol):

@@ -47,7 +47,8 @@ class Separator:
     Parameters
     ----------
     models : mapping of str to Dictionary, one Dictionary with groups, Sources, or TrainedSeparator
-        The dictionaries of the sources, or a separator that was trained for them.
+        The dictionaries of the sources, or a separator that was trained for them. With `spatial`,
+        one of the mapping may be a trained separator, which adds all of its sources.
     sr : int, optional
         Sampling rate of the mixture; by default that of the models.
     spatial : {"none", "room", "pan"}
