@@ -106,11 +106,11 @@ def tables() -> str:
         "| audio | components | time | × real time | peak memory |",
         "|---|---|---|---|---|",
     ]
-    for row in sorted(rows, key=lambda row: (row["sr"], row["n_components"])):
-        lines.append(
-            f"| {row['hours']:.0f} h at {row['sr'] / 1000:g} kHz | {row['n_components']} "
-            f"| {row['seconds']:.0f} s | {row['times_real_time']} | {row['peak_mb']} MB |"
-        )
+    lines += [
+        f"| {row['hours']:.0f} h at {row['sr'] / 1000:g} kHz | {row['n_components']} "
+        f"| {row['seconds']:.0f} s | {row['times_real_time']} | {row['peak_mb']} MB |"
+        for row in sorted(rows, key=lambda row: (row["sr"], row["n_components"]))
+    ]
     return "\n".join(lines)
 
 
