@@ -233,30 +233,30 @@ class MixedVariances:
         variances = self._dictionaries.start(power)
         own = variances[: self._n_trained].sum(axis=0)
         share = own / (variances.sum(axis=0) + SMALLEST)
-        variances[: self._n_trained] = self._trained.start(share * power)
-        return variances
+        return self._joined(self._trained.start(share * power), variances)
 
     def restart(self, powers: Real) -> Real:
         """Each from the power of its sources; see `SourceVariances`."""
-        return self._each("restart", powers)
+        own = self._trained.restart(powers[: self._n_trained])
+        return self._joined(own, self._dictionaries.restart(powers))
 
     def step(self, powers: Real) -> Real:
         """Each its step; see `SourceVariances`."""
-        return self._each("step", powers)
+        own = self._trained.step(powers[: self._n_trained])
+        return self._joined(own, self._dictionaries.step(powers))
 
     def settle(self, powers: Real) -> Real:
         """Each from the power of its sources; see `SourceVariances`."""
-        return self._each("settle", powers)
+        own = self._trained.settle(powers[: self._n_trained])
+        return self._joined(own, self._dictionaries.settle(powers))
 
     def settled_step(self, powers: Real) -> Real:
         """Each its step; see `SourceVariances`."""
-        return self._each("settled_step", powers)
+        own = self._trained.settled_step(powers[: self._n_trained])
+        return self._joined(own, self._dictionaries.settled_step(powers))
 
-    def _each(self, name: str, powers: Real) -> Real:
-        variances: Real = getattr(self._dictionaries, name)(powers)
-        own = getattr(self._trained, name)(powers[: self._n_trained])
-        variances[: self._n_trained] = own
-        return variances
+    def _joined(self, own: Real, everything: Real) -> Real:
+        return np.concatenate([own, everything[self._n_trained :]])
 
 
 def activation_step(
