@@ -18,6 +18,7 @@ from ondes.nmf.estimator import OnlineNMF
 from ondes.nmf.unfolded import UnfoldedWeights
 from ondes.scores import si_sdr
 from ondes.separation.sources import Sources
+from ondes.separation.spatial.variances import TrainedVariances
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.stft import Stft
 
@@ -280,6 +281,16 @@ def test_a_trained_separator_gives_the_variances(scene):
     masked = improvement(images, trained.separate(mixture, sr=SR), mixture)
     gained = improvement(images, trained.separate(mixture, sr=SR, spatial="room"), mixture)
     assert gained > masked + 3
+
+
+def test_a_settled_variance_is_the_mean_of_the_masks_of_all_and_of_one():
+    powers = np.random.default_rng(0).exponential(size=(2, STFT.n_bins, 40)).astype(np.float32)
+    model = TrainedVariances(trained_separator(), STFT.n_bins)
+    together = model.start(powers.sum(axis=0))
+    alone = [model.start(power)[source] for source, power in enumerate(powers)]
+    found = model.settle(powers)
+    np.testing.assert_allclose(found, np.sqrt(together * np.stack(alone)), rtol=1e-5)
+    np.testing.assert_array_equal(model.settled_step(powers), found)
 
 
 @pytest.fixture(scope="module")
