@@ -1,10 +1,12 @@
 // The kernel's Python module: checks shapes and types, and releases the GIL.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/complex.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <complex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -113,12 +115,39 @@ template <class T> void define_solve(nb::module_& module) {
                "divergence"_a.noconvert().none(), "n_threads"_a);
 }
 
+void sum_pairs(const std::string& isa, In<std::complex<float>, 3> earlier,
+               In<std::complex<float>, 3> later, In<std::complex<float>, 1> turn,
+               In<std::complex<float>, 1> turn_later, In<float, 3> shapes, Out<float, 2> sums) {
+    const size_t n = earlier.shape(0), n_channels = earlier.shape(1), n_bins = earlier.shape(2);
+    require(later.shape(0) == n && later.shape(1) == n_channels && later.shape(2) == n_bins,
+            "frames differ in shape");
+    require(turn.shape(0) == n_bins && turn_later.shape(0) == n_bins && shapes.shape(1) == n_bins,
+            "turns and shapes must have the bins of the frames");
+    require(shapes.shape(0) > 0 && shapes.shape(0) <= n_bins, "distances must be below n_bins");
+    require(sums.shape(0) == n && sums.shape(1) == shapes.shape(2),
+            "sums must be (n_rows, n_signals)");
+    const auto numbers = [](const auto& array) {
+        return reinterpret_cast<const float*>(array.data());
+    };
+    const Kernels& kernels = find_kernels(isa);
+
+    const nb::gil_scoped_release release;
+    const PairSums pairs{n, n_channels, n_bins, shapes.shape(2), shapes.shape(0),
+                         numbers(earlier), numbers(later), numbers(turn), numbers(turn_later),
+                         shapes.data(), sums.data()};
+    const Array<float> workspace(kernels.pair_workspace_size(pairs));
+    kernels.sum_pairs(pairs, workspace.get());
+}
+
 }  // namespace ondes
 
 NB_MODULE(_native, module) {
     ondes::ThreadPool::instance();  // so that its fork handler is in place before any thread
     ondes::define_solve<float>(module);
     ondes::define_solve<double>(module);
+    module.def("sum_pairs", &ondes::sum_pairs, "isa"_a, "earlier"_a.noconvert(),
+               "later"_a.noconvert(), "turn"_a.noconvert(), "turn_later"_a.noconvert(),
+               "shapes"_a.noconvert(), "sums"_a.noconvert());
     module.def("instruction_sets", [] {
         std::vector<std::string> names;
         for (const auto& [name, kernels] : ondes::instruction_sets()) names.push_back(name);

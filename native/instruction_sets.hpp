@@ -41,13 +41,16 @@ inline std::vector<std::pair<std::string, const Kernels*>> instruction_sets() {
     return sets;
 }
 
-template <class T> const Kernel<T>& find_kernel(const std::string& isa, Loss loss) {
-    for (const auto& [name, kernels] : instruction_sets()) {
-        if (name != isa) continue;
-        if constexpr (sizeof(T) == 4) return kernels->single[int(loss)];
-        else return kernels->twice[int(loss)];
-    }
+inline const Kernels& find_kernels(const std::string& isa) {
+    for (const auto& [name, kernels] : instruction_sets())
+        if (name == isa) return *kernels;
     throw std::invalid_argument("this machine does not run instruction set " + isa);
+}
+
+template <class T> const Kernel<T>& find_kernel(const std::string& isa, Loss loss) {
+    const Kernels& kernels = find_kernels(isa);
+    if constexpr (sizeof(T) == 4) return kernels.single[int(loss)];
+    else return kernels.twice[int(loss)];
 }
 
 }  // namespace ondes

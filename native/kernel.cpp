@@ -1,4 +1,5 @@
 // Compiled once for each instruction set, with ONDES_ISA its name.
+#include "pair_sums.hpp"
 #include "statistics.hpp"
 #include "tile.hpp"
 
@@ -31,6 +32,11 @@ template <class T, Loss LOSS> constexpr Kernel<T> kernel() {
 template <class T> constexpr Kernel<T> IS = kernel<T, Loss::itakura_saito>();
 template <class T> constexpr Kernel<T> KL = kernel<T, Loss::kullback_leibler>();
 
-extern const Kernels kernels = {{IS<float>, KL<float>}, {IS<double>, KL<double>}};
+void sum_pairs(const PairSums& pairs, float* workspace) { PairSummation(pairs, workspace).run(); }
+
+extern const Kernels kernels = {{IS<float>, KL<float>},
+                                {IS<double>, KL<double>},
+                                PairSummation::workspace_size,
+                                sum_pairs};
 
 }  // namespace ondes::ONDES_ISA

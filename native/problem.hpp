@@ -59,9 +59,20 @@ template <class T> struct Kernel {
                       T* workspace, ChunkSums<T>&);
 };
 
+// Pairs of frames, and the shapes of the signals whose energy they share; see pair_sums.hpp.
+struct PairSums {
+    std::size_t n_rows, n_channels, n_bins, n_signals, n_distances;
+    const float *earlier, *later;    // (n_rows, n_channels, n_bins), complex
+    const float *turn, *turn_later;  // (n_bins), complex
+    const float* shapes;             // (n_distances, n_bins, n_signals)
+    float* sums;                     // (n_rows, n_signals)
+};
+
 struct Kernels {
     Kernel<float> single[2];  // by Loss
     Kernel<double> twice[2];
+    std::size_t (*pair_workspace_size)(const PairSums&);
+    void (*sum_pairs)(const PairSums&, float* workspace);
 };
 
 }  // namespace ondes

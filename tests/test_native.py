@@ -27,6 +27,7 @@ from ondes.nmf.backends import native, reference
 from ondes.nmf.divergence import BetaDivergence
 from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import Solver
+from ondes.separation.overlap_energy import _sum_pairs
 
 if not native.available():
     pytest.skip("the native backend is not built here", allow_module_level=True)
@@ -312,6 +313,60 @@ def test_an_estimator_warns_where_numpy_replaces_the_requested_kernel():
     with pytest.warns(RuntimeWarning, match="not Mine. NumPy is used instead"):
         model.partial_fit(frames)
     assert model.backend_ == "reference"
+
+
+def pair_sums_by_definition(earlier, later, shapes):
+    """Σ over distances q and bins f of Re conj(a(f)) b(f − q), and the other way round."""
+    sums = np.zeros((len(earlier), shapes.shape[2]))
+    for t, channel, f in np.ndindex(earlier.shape):
+        a, b = earlier[t, channel], later[t, channel]
+        for q in range(len(shapes)):
+            if f < q:  # below the first bin are the conjugates of those above
+                value = (a[f].conj() * b[q - f].conj()).real
+            elif q:
+                value = (a[f].conj() * b[f - q] + a[f - q].conj() * b[f]).real
+            else:
+                value = (a[f].conj() * b[f]).real
+            sums[t] += value * shapes[q, f]
+    return sums
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    "size",
+    [(1, 1, 1, 1, 1), (3, 2, 5, 7, 5), (6, 1, 64, 24, 3), (2, 1, 66, 33, 4), (9, 2, 140, 50, 13)],
+)
+def test_sums_over_pairs_are_their_definition(isa, size):
+    *shape, n_signals, n_distances = size
+    n_rows, n_channels, n_bins = shape
+    rng = np.random.default_rng(0)
+    shape = (n_rows, n_channels, n_bins)
+    earlier, later = (
+        rng.standard_normal((2, *shape, 2)).astype(np.float32).view(np.complex64)[..., 0]
+    )
+    turn, turn_later = np.exp(1j * rng.uniform(0, 6, (2, n_bins))).astype(np.complex64)
+    shapes = rng.uniform(0, 1, (n_distances, n_bins, n_signals)).astype(np.float32)
+    expected = pair_sums_by_definition(earlier * turn, later * turn_later, shapes)
+    arrays = (earlier, later, turn, turn_later, shapes)
+    with instruction_set(isa):
+        found = native.sum_pairs(*arrays)
+        rows = [native.sum_pairs(earlier[[i]], later[[i]], *arrays[2:]) for i in range(n_rows)]
+    scale = np.sqrt(n_channels * n_bins * n_distances)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=6e-6 * scale)
+    np.testing.assert_array_equal(found, np.concatenate(rows))
+    np.testing.assert_allclose(_sum_pairs(*arrays), expected, rtol=0, atol=6e-6 * scale)
+
+
+def test_wrong_shapes_of_pairs_are_refused():
+    frames, turn = np.ones((2, 1, 4), np.complex64), np.ones(4, np.complex64)
+    shapes = np.ones((2, 4, 3), np.float32)
+    for wrong in (
+        (frames, frames[:1], turn, turn, shapes),
+        (frames, frames, turn[:3], turn, shapes),
+        (frames, frames, turn, turn, np.ones((5, 4, 3), np.float32)),
+    ):
+        with pytest.raises(ValueError, match=r"must|differ"):
+            native.sum_pairs(*map(np.ascontiguousarray, wrong))
 
 
 def test_wrong_shapes_and_types_are_refused():

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
+from ondes.nmf.backends import native
 from ondes.nmf.blas_threads import one_blas_thread
 from ondes.nmf.divergence import Array
 from ondes.rebatch import slices
@@ -31,7 +32,7 @@ Spectra = NDArray[np.complex64]
 
 NEGLIGIBLE = 2e-2  # of the largest coefficient; together they change energies by 0.01 dB
 MAX_BINS = 12  # apart; only windows that are not smooth reach this
-ROWS_AT_ONCE = 32
+ROWS_AT_ONCE = 64
 
 
 class OverlapEnergy:
@@ -65,7 +66,7 @@ class OverlapEnergy:
         kernel = [each[: self._n_bins] for each in _kernel(stft)]
         self.reach = len(kernel) - 1
         self._pad = max(len(each) for each in kernel) - 1
-        normalised = (shapes.T / self._largest).astype(np.float32)
+        normalised = (shapes.T / self._largest).astype(np.float32, order="C")
         padded = np.pad(normalised, ((self._pad, 0), (0, 0)), mode="reflect")
         bins = np.arange(self._n_bins)
         weights = np.full(self._n_bins, 2.0)
@@ -78,12 +79,13 @@ class OverlapEnergy:
             turn = np.exp(1j * np.pi * bins * (1 + delta * hop / n_fft))
             turn_later = np.exp(1j * np.pi * bins * (1 - delta * hop / n_fft))
             scale = (2 if delta else 1) / n_fft**2
-            products = [
-                float(scale * coefficient) * self._shifted(padded, q) * self._shifted(padded, 0)
-                for q, coefficient in enumerate(coefficients)
-            ]
+            factors = (scale * coefficients).astype(np.float32)
+            pairs = [padded[self._pad - q :][: self._n_bins] for q in range(len(factors))]
+            products = np.stack(
+                [c * each * pairs[0] for c, each in zip(factors, pairs, strict=True)]
+            )
             turns = ((weights * turn).astype(np.complex64), turn_later.astype(np.complex64))
-            self._terms.append((products, *turns))
+            self._terms.append((*turns, products))
 
     def of(self, gains: Array, frames: Array, n_threads: int = 1) -> Array:
         """The energy of each frame of each signal; those of two frames together are halved.
@@ -102,6 +104,8 @@ class OverlapEnergy:
             Mean over the channels. Summed over all frames, the energy of the signals.
         """
         frames = frames[:, None] if frames.ndim == 2 else frames
+        frames = np.ascontiguousarray(frames, np.complex64)
+        sum_pairs = native.sum_pairs if native.available() else _sum_pairs
         gains = gains * self._largest
         energies = np.zeros(gains.shape)
         pairs = [
@@ -111,11 +115,9 @@ class OverlapEnergy:
         ]
 
         def of_pairs(delta: int, rows: slice) -> Array:
-            shapes, turn, turn_later = self._terms[delta]
             later = slice(rows.start + delta, rows.stop + delta)
-            products = _products(frames[rows] * turn, frames[later] * turn_later, len(shapes))
-            pairs_of_bins = zip(products, shapes, strict=True)
-            each: Array = gains[rows] * gains[later] * sum(p @ s for p, s in pairs_of_bins)
+            sums = sum_pairs(frames[rows], frames[later], *self._terms[delta])
+            each: Array = gains[rows] * gains[later] * sums
             return each
 
         with one_blas_thread(), ThreadPoolExecutor(n_threads) as pool:
@@ -126,9 +128,14 @@ class OverlapEnergy:
         energies /= 2 * frames.shape[1]
         return energies
 
-    def _shifted(self, padded: Array, distance: int) -> Array:
-        first = self._pad - distance
-        return padded[first : first + self._n_bins]
+
+def _sum_pairs(
+    earlier: Spectra, later: Spectra, turn: Spectra, turn_later: Spectra, shapes: Array
+) -> Array:
+    """What `native.sum_pairs` computes, by NumPy."""
+    products = _products(earlier * turn, later * turn_later, len(shapes))
+    sums: Array = sum(p @ s for p, s in zip(products, shapes, strict=True))
+    return sums
 
 
 def _products(earlier: Spectra, later: Spectra, n_distances: int) -> NDArray[np.float32]:

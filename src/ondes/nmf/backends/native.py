@@ -48,13 +48,13 @@ def unsupported(problem: Problem) -> str | None:
     """What this backend cannot solve of `problem`, as a sentence, or None."""
     if problem.divergence.beta not in (0, 1):
         return (
-            "The native backend has the divergences of Itakura-Saito and Kullback-Leibler, not "
-            f"that of β = {problem.divergence.beta:g}."
+            "The native backend supports the divergences of Itakura-Saito and Kullback-Leibler, "
+            f"not that of β = {problem.divergence.beta:g}."
         )
     kind = type(problem.penalty)
     if problem.penalty is None or kind in (L1, GroupLog):
         return None
-    return f"The native backend has the penalties L1 and GroupLog, not {kind.__name__}."
+    return f"The native backend supports the penalties L1 and GroupLog, not {kind.__name__}."
 
 
 def encode(
@@ -86,6 +86,25 @@ def summarise(
         float(len(frames)),
         problem.divergence.beta,
     )
+
+
+def sum_pairs(earlier: Array, later: Array, turn: Array, turn_later: Array, shapes: Array) -> Array:
+    """Sums over pairs of neighbouring bins; see `ondes.separation.overlap_energy`.
+
+    Parameters
+    ----------
+    earlier, later : complex64 arrays of shape (n_rows, n_channels, n_bins)
+    turn, turn_later : complex64 arrays of shape (n_bins,)
+        Factors of both.
+    shapes : float32 array of shape (n_distances, n_bins, n_signals)
+
+    Returns
+    -------
+    float32 array of shape (n_rows, n_signals)
+    """
+    sums = np.empty((len(earlier), shapes.shape[2]), dtype=np.float32)
+    _kernel().sum_pairs(isa(), earlier, later, turn, turn_later, shapes, sums)
+    return sums
 
 
 def _solve(
