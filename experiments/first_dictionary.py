@@ -3,8 +3,9 @@
     python experiments/first_dictionary.py [--audio FOLDER] [--quick] [--seeds N]
 
 Variants run in turn for every seed, on one thread, in processor seconds that include drawing the
-first dictionary; scored as in the race. Writes experiments/results/first_dictionary.json, and the
-table in docs/algorithm.md from it; with --quick, the former into out/quick.
+first dictionary; scored as in the race, first for Itakura-Saito, then for Kullback-Leibler. Writes
+experiments/results/first_dictionary.json and first_dictionary_kl.json, and the tables in
+docs/algorithm.md from them; with --quick, the former into out/quick.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ from recordings import Recordings  # noqa: E402
 import ondes  # noqa: E402
 
 PAGE = HERE.parent / "docs" / "algorithm.md"
-BEGIN, END = "<!-- first-dictionary: begin -->", "<!-- first-dictionary: end -->"
-BEFORE, DEFAULT = "frames, k-means++", "auto: the default"
+TABLES = {race.IS: "first-dictionary", race.KL: "first-dictionary, Kullback-Leibler"}
+FILES = {race.IS: "first_dictionary", race.KL: "first_dictionary_kl"}
+BEFORE, RANDOM, DEFAULT = "frames, k-means++", "random frames", "auto: the default"
 VARIANTS: dict[str, dict[str, Any]] = {
     BEFORE: {"init": "k-means++"},
-    "random frames": {"init": "random"},
+    RANDOM: {"init": "random"},
     "bins, parts": {"init": "parts"},
-    DEFAULT: {},
+    DEFAULT: {"init": "auto"},
 }
 # What moves the dictionary more, from the same frames; on the largest set only.
 STEPS: dict[str, dict[str, Any]] = {
@@ -50,6 +52,7 @@ STEPS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Settings:
+    beta_loss: str = race.IS
     sets: tuple[tuple[str, str, int], ...] = (  # size, kind, passes
         ("small", "music", 16), ("small", "speech", 16),
         ("medium", "music", 4), ("medium", "speech", 4),
@@ -59,7 +62,10 @@ class Settings:
     n_seeds: int = 5
 
 
-QUICK = Settings((("small", "music", 2),), (16,), 1)
+KULLBACK_LEIBLER = Settings(
+    race.KL, (("medium", "music", 10), ("medium", "speech", 10), ("large", "music", 1))
+)
+QUICK = tuple(Settings(loss, (("small", "music", 2),), (16,), 1) for loss in TABLES)
 
 
 def measure(
@@ -69,19 +75,25 @@ def measure(
     for size, kind, n_passes in settings.sets:
         train, held_out = sets[size, kind]
         variants = VARIANTS | (STEPS if (size, kind) == ("large", "music") else {})
+        if settings.beta_loss == race.KL:
+            train = np.sqrt(train)
+            variants = {name: VARIANTS[name] for name in (BEFORE, RANDOM)}
         for n_components in settings.components:
             for seed in range(settings.n_seeds):
                 for name, chosen in variants.items():
                     model = ondes.OnlineNMF(
-                        n_components, n_passes=n_passes, random_state=seed, n_jobs=1, **chosen
-                    )
+                        n_components, n_passes=n_passes, random_state=seed, n_jobs=1,
+                        beta_loss=settings.beta_loss, **chosen,
+                    )  # fmt: skip
                     began = time.process_time()
                     model.fit(train)
                     seconds = time.process_time() - began
                     yield {
                         "set": f"{size} {kind}", "n_components": n_components, "seed": seed,
                         "passes": n_passes, "variant": name, "seconds": round(seconds, 4),
-                        "divergence": race.held_out_divergence(model.components_, held_out),
+                        "divergence": race.held_out_divergence(
+                            model.components_, held_out, settings.beta_loss
+                        ),
                     }  # fmt: skip
 
 
@@ -119,25 +131,26 @@ def _cell(runs: list[dict[str, Any]], variant: str, name: str, n_components: int
 
 def main() -> None:
     options = parse_options(__doc__)
-    settings = QUICK if options.quick else Settings()
-    if options.seeds:
-        settings = replace(settings, n_seeds=options.seeds)
     outputs = Outputs.quick() if options.quick else Outputs.kept()
-    sizes = {"small", "medium"} | {size for size, _, _ in settings.sets}
+    both = QUICK if options.quick else (Settings(), KULLBACK_LEIBLER)
+    sizes = {"small", "medium"} | {size for each in both for size, _, _ in each.sets}
     sets = race.frame_sets(Recordings(options.audio), race.Settings(sizes=tuple(sorted(sizes))))
-    runs = []
-    for run in measure(sets, settings):
-        print(json.dumps(run), flush=True)
-        runs.append(run)
-    results = {"settings": asdict(settings), "machine": facts(), "runs": runs}
-    outputs.write("first_dictionary", results)
-    if not options.quick:
-        write_table(results)
+    for settings in both:
+        if options.seeds:
+            settings = replace(settings, n_seeds=options.seeds)
+        results = {"settings": asdict(settings), "machine": facts(), "runs": []}
+        for run in measure(sets, settings):
+            print(json.dumps(run), flush=True)
+            results["runs"].append(run)
+        outputs.write(FILES[settings.beta_loss], results)
+        if not options.quick:
+            write_table(results, TABLES[settings.beta_loss])
 
 
-def write_table(results: dict[str, Any]) -> None:
-    before, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{rest.split(END)[1]}")
+def write_table(results: dict[str, Any], name: str) -> None:
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, rest = PAGE.read_text().split(begin)
+    PAGE.write_text(f"{before}{begin}\n{table(results)}\n{end}{rest.split(end)[1]}")
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ class OnlineNMF(
 ):
     """Learn a dictionary for nonnegative frames, one mini-batch after the other.
 
-    Every frame v is modelled as activations × dictionary in the Itakura-Saito divergence, which
-    weights quiet detail as much as loud. Memory does not grow with the number of frames. The same
-    data at another scale gives the same dictionary.
+    Every frame v is modelled as activations × dictionary, by default in the Itakura-Saito
+    divergence, which gives quiet detail as much weight as loud. Memory does not grow with the
+    number of frames. The same data at another scale gives the same dictionary.
 
     Frames are rows: a spectrogram of shape (frequency, time), as librosa returns it, is given
     transposed, ``S.T``.
@@ -45,16 +45,16 @@ class OnlineNMF(
         The divergence, or its index β from 0 to 2.
     sparsity : float, default=0
         λ of the penalty λ Σ_k ‖w_k‖₂ h_k on a frame of mean one: fewer components are active at a
-        time, and the dictionary learns for that.
+        time, and the dictionary is learned accordingly.
     batch_size : int or None, default=128
         Frames per update of the dictionary. None: one update per pass.
     n_passes : int, default=10
-        How often `fit` goes over its frames.
+        Number of passes of `fit` over its frames.
     init : {"auto", "k-means++", "parts", "random"} or array of shape (n_components, n_bins)
         The first dictionary: frames far apart from each other, bins that move together, random
         frames, or the rows given. "auto", the default, tries the first two on a thousand frames
-        or more, and keeps the one that learns these better; for fewer frames and for other
-        divergences than Itakura-Saito it is "k-means++". An array may leave out the rows given in
+        or more, and keeps the better one; for fewer frames it is "k-means++", and for other
+        divergences than Itakura-Saito "random". An array may leave out the rows given in
         `fixed_components`.
     forgetting : Forgetting, default=None
         How earlier frames lose weight; None is `GrowingMemory()`. See `ondes.nmf.forgetting`.
@@ -67,13 +67,14 @@ class OnlineNMF(
     restarts : {"fresh", "warm"}, default="fresh"
         "warm": `fit` on an array keeps every frame's activations for its next visit.
     shuffle : bool, default=True
-        Visit the frames in a new order in each pass; of an iterable, within each array.
+        Visit the frames in a new order in each pass; for an iterable, within each of its arrays.
     penalty : ActivationPenalty, default=None
         See `ondes.nmf.penalties`.
     dictionary_penalty : DictionaryPenalty, default=None
         See `ondes.nmf.penalties`. The update is then the exact minimum of the surrogate.
     groups : array of shape (n_components,), default=None
-        A label for each component: those of one source share one. None: each is its own group.
+        A label for each component, the same for all components of one source. None: each component
+        is its own group.
     fixed_components : array of shape (n_fixed, n_bins), default=None
         Known spectra: the first rows of the dictionary, which never change.
     background : array of shape (n_bins,), default=None
@@ -81,22 +82,23 @@ class OnlineNMF(
     noise_floor : float, default=1e-12
         ε, relative to each frame's mean; from 1e-15 to 1.
     prior_frames : float, default=0
-        The weight of the first dictionary, in frames of data; it is forgotten like these.
+        The weight of the first dictionary, in frames of data; it is forgotten as data is.
     tol : float, default=0
-        `fit` stops when an update moves the dictionary by less, in the Frobenius norm.
+        `fit` stops when an update changes the dictionary by less than this, in the Frobenius norm.
     random_state : int, RandomState or None, default=None
     callback : callable, default=None
         Called with the estimator after every update; an exception that it raises ends `fit` and
-        leaves the estimator as it is then. (scikit-learn's `set_callbacks` sees whole passes.)
+        leaves the estimator as it is then. (scikit-learn's `set_callbacks` is for whole passes.)
     n_jobs : int or None, default=None
-        Threads of the compiled kernel; None is one, −1 all. It does not change the result.
+        Threads of the compiled kernel; None is one, −1 is one per core. It does not change the
+        result.
     backend : {"auto", "native", "reference", "torch"}, default="auto"
         What computes: the compiled kernel, NumPy, or PyTorch. "auto" is the kernel, or NumPy
-        where it was not built.
+        if the kernel was not built.
     device : {"cpu", "cuda", "cuda:1", "mps"}, default=None
-        Of backend="torch"; None is "cpu". A GPU is only used on request.
+        Device of backend="torch"; None is "cpu". A GPU is only used on request.
     precision : {"tf32", "ieee", "bf16"}, default=None
-        Of the matrix products of float32 frames on a CUDA device; None is "tf32".
+        Precision of the matrix products of float32 frames on a CUDA device; None is "tf32".
     verbose : int, default=0
         1: one line per pass on standard error.
 
@@ -114,7 +116,7 @@ class OnlineNMF(
     n_passes_ : int
         Passes that the last `fit` began.
     backend_ : str
-        The backend of the last update, with its device where that is PyTorch.
+        The backend of the last update, with its device if that is PyTorch.
     n_features_in_ : int
         Number of bins.
 
@@ -135,7 +137,7 @@ class OnlineNMF(
         Parameters
         ----------
         learner : DictionaryLearner
-            Not to be used any more.
+            It must not be used afterwards.
         """
         estimator = cls()
         estimator.__dict__ |= learner.__dict__
@@ -158,12 +160,12 @@ class OnlineNMF(
         return DictionaryLearner.transform(self, X)
 
     def as_frames(self, X: Any, reset: bool, **conversion: Any) -> Array:
-        """Anything that scikit-learn takes for an array; names of features are kept."""
+        """Frames from anything that scikit-learn accepts as an array; feature names are kept."""
         frames: Array = validate_data(self, X, reset=reset, ensure_all_finite=False, **conversion)
         return frames
 
     def check_fitted(self) -> None:
-        """Raise scikit-learn's NotFittedError where nothing was learned."""
+        """Raise scikit-learn's NotFittedError if nothing was learned."""
         check_is_fitted(self)
 
     @property

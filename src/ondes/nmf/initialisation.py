@@ -66,8 +66,10 @@ def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomSta
 
     if settings.init != "auto":
         return drawn(settings.init)
+    if settings.divergence.beta != 0:
+        return drawn("random")
     centres = drawn("k-means++")
-    if settings.divergence.beta != 0 or len(order) < LEAST_CANDIDATES:
+    if len(order) < LEAST_CANDIDATES:
         return centres
     # Mostly others than the candidates, where there are enough.
     others = tensors.rows_of(frames, order[-_TRIAL_LENGTH * n_candidates :])
@@ -76,8 +78,9 @@ def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomSta
 
 def _trial(frames: Array, settings: Settings, dictionary: Array) -> float:
     """The divergence of the second half of the frames, each before the update it is part of."""
-    # On the host whatever the device is, so that the choice is the same.
-    trainer = HostTrainer(replace(settings, compute=Compute(n_jobs=settings.compute.n_jobs)))
+    # On the host whatever the device is, so that the choice is the same; its cores are free then.
+    n_jobs = settings.compute.n_jobs if settings.compute.device in (None, "cpu") else -1
+    trainer = HostTrainer(replace(settings, compute=Compute(n_jobs=n_jobs)))
     beta = settings.divergence.beta
     trainer.load(dictionary, Statistics.zeros(*dictionary.shape, beta=beta), 0)
     found = [trainer.train(frames[rows]) for rows in slices(len(frames), _TRIAL_BATCH)]
