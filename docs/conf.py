@@ -30,6 +30,7 @@ exclude_patterns = ["gallery", "figures", "templates", "**/GALLERY_HEADER.rst"]
 templates_path = ["templates"]
 default_role = "literal"  # `name` in a docstring
 language = "en"
+smartquotes_action = "qe"  # quotes and ellipses: dashes would spoil the names of options
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

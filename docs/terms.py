@@ -17,7 +17,9 @@ __all__ = ["first_uses", "glossary_terms", "setup"]
 AMBIGUOUS = frozenset({"batch", "bin", "decibel", "K", "kernel", "level", "magnitude", "model",
                        "online", "pass", "power", "source", "statistics"})  # fmt: skip
 OTHER_FORMS = {"mini-batch": "batch", "mini-batches": "batch", "dictionaries": "dictionary",
-               "hop length": "hop"}  # fmt: skip
+               "hop length": "hop", "spectra": "spectrum"}  # fmt: skip
+# A word of these is not the term.
+OTHER_MEANINGS = ("Gaussian mixture",)
 # No links: the glossary itself, and what is made from code or from other pages.
 NOT_LINKED = ("glossary", "reference/", "commands", "changelog", "contributing", "results")
 
@@ -40,7 +42,7 @@ def forms_of(terms: list[str]) -> dict[str, str]:
 
 def first_uses(text: str, forms: dict[str, str], seen: set[str]) -> list[tuple[int, int, str]]:
     """Start, end and term of each first use in a text; adds the terms to `seen`."""
-    longest_first = sorted(forms, key=len, reverse=True)
+    longest_first = sorted([*forms, *OTHER_MEANINGS], key=len, reverse=True)
     pattern = rf"(?<![\w/.-])({'|'.join(map(re.escape, longest_first))})(?![\w/-]|\.\w)"
     uses = []
     for match in re.finditer(pattern, text, re.IGNORECASE):

@@ -26,7 +26,7 @@ REMARKS: dict[str, Callable[[Grid], tuple[str, str]]] = {
     "if r < 1, β must be larger than 1": verdicts.smallest_beta_is_unstable,
     "as long as r > 0.5, stability does not depend on β": verdicts.high_r_is_stable,
     "r < 1 is crucial to compete with batch": verdicts.forgetting_is_crucial,
-    "β trades off: above 1, and below N for faster learning": verdicts.best_beta_lies_between,
+    "β is a trade-off: above 1, and below N for faster learning": verdicts.best_beta_lies_between,
 }
 OUR_READING = """\
 Our interpretation: with one step per visit, activations lag behind the dictionary, and the \
@@ -115,18 +115,18 @@ def summary(results: dict[str, dict[str, Any]]) -> str:
     n_of = {which: decided.count(which) for which in VERDICTS}
     said = (
         f"Of {len(decided)} claims that the paper makes about its experiments, {n_of[HOLDS]} hold "
-        f"here, {n_of[IN_PART]} in part and {n_of[FAILS]} not."
+        f"here, {n_of[IN_PART]} hold in part and {n_of[FAILS]} do not hold."
     )
     compared = {
         name: (each.default, each.batches[each.best_batch] if name == "large" else each.batch)
         for name, each in views(results).items()
     }
     ahead = "; ".join(
-        f"{name} set {times(times_faster(batch, default))} sooner, ending "
+        f"{times(times_faster(batch, default))} sooner on the {name} set, and ends "
         f"{1 - Spread.of(default).end / Spread.of(batch).end:.1%} lower"
         for name, (default, batch) in compared.items()
     )
-    return f"{said} The default reaches the level of batch on the {ahead}."
+    return f"{said} The default reaches the level of batch {ahead}."
 
 
 def section(results: dict[str, dict[str, Any]]) -> str:

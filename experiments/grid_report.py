@@ -94,11 +94,11 @@ def section(heading: str, results: dict[str, Any]) -> str:
     table = "\n".join(_row(grid, name, runs) for name, runs in rows)
     return f"""## {heading}
 
-{results["n_train"]:,} frames to learn from and {results["n_held_out"]:,} held out: from \
-{settings["start_s"]:g} s to {settings["end_s"]:g} s of one track, every fifth second is \
-held out, without the frames at its edges, whose windows overlap. Warm restarts with one step \
-per visit, as in the paper; batch and online start from the same random frames, the default as it \
-always does. {conditions(settings, results["machine"])}
+One track from {settings["start_s"]:g} s to {settings["end_s"]:g} s, of which every fifth second \
+is held out: {results["n_train"]:,} frames to learn from, and {results["n_held_out"]:,} held out. \
+The frames at the edges of these seconds are not used, because their windows overlap. Restarts are \
+warm, with one step per visit, as in the paper. Batch and online start from the same random \
+frames; the default chooses its own first dictionary. {conditions(settings, results["machine"])}
 
 ![Held-out divergence against seconds of learning](figures/{grid.name}.png)
 
@@ -107,16 +107,18 @@ always does. {conditions(settings, results["machine"])}
 
 ![Maps over β and r](figures/{grid.name}-map.png)
 
-*Each cell is one setting of the paper's algorithm, the median of its seeds; framed ones rise by \
-more than {UNSTABLE_RISE:.0%} above their own lowest in some seed.* {maps_finding(grid)}.
+*Each cell is one setting of the paper's algorithm, the median of its seeds. In framed cells, the \
+divergence of some seed rises by more than {UNSTABLE_RISE:.0%} above its lowest value.* \
+{maps_finding(grid)}.
 
 | held-out divergence per bin after {settings["seconds"]:g} s | median | lowest to highest | best \
 seed | s to batch's level | × sooner |
 |---|---|---|---|---|---|
 {table}
 
-Batch's level is {level_of(grid.batch):.3f}: {NEAR - 1:.0%} above the lowest that its median \
-reaches. β = N with r = 0 is batch itself, so any difference of its cell from 1 × is timing noise.
+Batch's level is {level_of(grid.batch):.3f}: {NEAR - 1:.0%} above the lowest value that its \
+median reaches. β = N with r = 0 is batch itself, so any difference of its cell from \
+1 × is timing noise.
 """
 
 

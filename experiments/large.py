@@ -175,11 +175,12 @@ def section(results: dict[str, Any]) -> str:
     sizes = " | ".join(amount(compared, size) for size in compared.batches)
     return f"""## {compared.minutes} minutes
 
-{results["n_train"]:,} frames of {results["n_tracks"]} tracks in random order to learn from; held \
-out are {results["n_held_out"]:,} random frames of {results["n_other_tracks"]} other tracks. Fresh \
-restarts with 100 steps: nothing is stored, frames come in buffers of {settings["buffer"]:,} and \
-are permuted within each. Batch keeps its activations and learns from a subset; the whole set fits \
-into memory today, so it is included. {conditions(settings, results["machine"])}
+{results["n_train"]:,} frames of {results["n_tracks"]} tracks in random order to learn from; \
+{results["n_held_out"]:,} random frames of {results["n_other_tracks"]} other tracks are held out. \
+Restarts are fresh, with 100 steps, so no activations are stored. Frames come in buffers of \
+{settings["buffer"]:,} and are permuted within each. Batch keeps its activations and learns from a \
+subset; the whole set fits into memory today, so batch on all frames is included. \
+{conditions(settings, results["machine"])}
 
 ![Held-out divergence against seconds of learning](figures/{NAME}.png)
 
@@ -190,7 +191,8 @@ seed | passes | × sooner than batch on: {sizes} |
 |---|---|---|---|---|{"---|" * len(compared.batches)}
 {table}
 
-Sooner at batch's level, which is {NEAR - 1:.0%} above the lowest that its median reaches.
+“Sooner” compares the times to batch's level, which is {NEAR - 1:.0%} above the lowest value that \
+the median of batch reaches.
 """
 
 

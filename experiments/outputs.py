@@ -78,8 +78,9 @@ def conditions(settings: dict[str, Any], machine: dict[str, Any]) -> str:
     n_seeds = len(settings["seeds"])
     return (
         f"K = {settings['n_components']}, {frontend['sr']} Hz, window {frontend['n_fft']}, hop "
-        f"{frontend['n_fft'] // 2}; frames {frontend['top_db']:g} dB below the loudest of "
-        f"the recording are dropped as silent. {n_seeds} {'seed' if n_seeds == 1 else 'seeds'}, "
+        f"{frontend['n_fft'] // 2}; frames {frontend['top_db']:g} dB below the loudest frame "
+        f"of the recording are left out as silent. {n_seeds} "
+        f"{'seed' if n_seeds == 1 else 'seeds'}, "
         f"{settings['seconds']:g} processor seconds of learning for each run, scoring not counted; "
         f"backend {machine['backend']}, float32, one thread, "
         f"{machine['cpu']}, {machine['cores']} cores, {machine['date']}."

@@ -27,9 +27,10 @@ OTHERS = (
 )
 HOW_TO_READ = """\
 Divergence is Itakura-Saito, per bin, at converged activations, on frames that were not learned \
-from: lower is better. The paper is Lefèvre, Bach and Févotte (2011), “the default” is \
-`OnlineNMF()` with its default parameters. This page is written by `experiments/page.py` from \
-measurements, which `make paper` and `make race` repeat."""
+from: lower is better. “The paper” is Lefèvre, Bach and Févotte (2011), and “the default” is \
+`OnlineNMF()` with its default parameters. As in the paper, β is the number of frames per update, \
+N the number of all frames, and r the factor by which one pass scales the past. This page is \
+written by `experiments/page.py` from measurements, which `make paper` and `make race` repeat."""
 
 
 def measured(

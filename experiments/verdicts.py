@@ -44,11 +44,12 @@ def large_beta_is_stable(grid: Grid) -> tuple[str, str]:
         needed[r] = min(above, default=None)
     cured = [r for r, beta in needed.items() if beta is not None]
     said = "; ".join(
-        f"r = {r:g}: " + ("no β is stable" if beta is None else f"from β = {grid.beta_name(beta)}")
+        f"r = {r:g}: "
+        + ("no β is stable" if beta is None else f"stable from β = {grid.beta_name(beta)}")
         for r, beta in needed.items()
         if beta is None or beta > min(grid.betas)
     )
-    return counted(len(cured), len(needed)), f"stable {said or 'at every β'}"
+    return counted(len(cured), len(needed)), said or "stable at every β"
 
 
 def high_r_is_stable(grid: Grid) -> tuple[str, str]:
@@ -72,7 +73,10 @@ def forgetting_is_crucial(grid: Grid) -> tuple[str, str]:
         verdict = HOLDS
     else:
         verdict = IN_PART if forgetting < keeping else FAILS
-    return verdict, f"best with r = 1 {keeping:.3f}, with r < 1 {forgetting:.3f}, batch {batch:.3f}"
+    return verdict, (
+        f"the best ends at {keeping:.3f} with r = 1, at {forgetting:.3f} with r < 1, and batch at "
+        f"{batch:.3f}"
+    )
 
 
 def best_beta_lies_between(grid: Grid) -> tuple[str, str]:
@@ -89,8 +93,8 @@ def best_beta_lies_between(grid: Grid) -> tuple[str, str]:
         best = min(inner, key=seconds)
         if NOISE * seconds(best) < min(seconds(min(grid.betas)), seconds(grid.n_train)):
             factor = seconds(grid.n_train) / seconds(best)
-            won[r] = f"r = {r:g}: β = {best:,} {plain(factor)} × sooner than β = N"
-    said = "; ".join(won.values()) or "no β between is clearly sooner where β = N ends"
+            won[r] = f"r = {r:g}: β = {best:,} is {plain(factor)} × sooner than β = N"
+    said = "; ".join(won.values()) or "no 1 < β < N reaches the end of β = N clearly sooner"
     return counted(len(won), sum(r < 1 for r in grid.rs)), said
 
 
@@ -99,7 +103,8 @@ def small_beta_costs(grid: Grid) -> tuple[str, str]:
     cost = {beta: np.median([run.seconds_per_pass for run in runs]) for beta, runs in cells.items()}
     ratio = cost[min(grid.betas)] / cost[grid.n_train]
     listed = ", ".join(
-        f"β = {grid.beta_name(beta)} {plain(1e3 * seconds)} ms" for beta, seconds in cost.items()
+        f"{plain(1e3 * seconds)} ms with β = {grid.beta_name(beta)}"
+        for beta, seconds in cost.items()
     )
     return HOLDS if ratio > NOISE else FAILS, f"a pass takes {listed}"
 
@@ -120,7 +125,7 @@ def small_beta_uses_redundancy(grid: Grid) -> tuple[str, str]:
         best = min(reached, key=lambda beta: reached[beta])
         if best < grid.n_train:
             better.append(r)
-        said.append(f"r = {r:g}: β = {grid.beta_name(best)} {reached[best]:.3f}")
+        said.append(f"{reached[best]:.3f} with β = {grid.beta_name(best)} at r = {r:g}")
     return counted(len(better), len(rs)), f"lowest after {EQUAL_PASSES} passes: {'; '.join(said)}"
 
 
@@ -133,7 +138,7 @@ def orders_of_magnitude(grid: Grid) -> tuple[str, str]:
     default = grid.times_faster(grid.default)
     return verdict, (
         f"{sum(factor > NOISE for factor in factors)} of {len(cells)} cells are clearly sooner at "
-        f"batch's level; the first, β = {grid.beta_name(beta)}, r = {r:g}: {times(best)}; "
+        f"batch's level; the fastest, β = {grid.beta_name(beta)}, r = {r:g}: {times(best)}; "
         f"the default {times(default)}"
     )
 
@@ -163,7 +168,7 @@ def the_papers_choice_satisfies(*grids: Grid) -> tuple[str, str]:
         lowest, chosen = grid.end(*best), grid.end(PAPER_BETA, PAPER_R)
         good += chosen <= CLOSE * lowest
         said.append(
-            f"{grid.name} {chosen:.3f}, the best cell {lowest:.3f} "
+            f"{grid.name} set: {chosen:.3f}, the best cell {lowest:.3f} "
             f"(β = {grid.beta_name(best[0])}, r = {best[1]:g}), "
             f"the default {Spread.of(grid.default).end:.3f}"
         )
@@ -205,7 +210,7 @@ def orders_on_large(large: Comparison) -> tuple[str, str]:
         factors = {name: large.times_faster(runs, size) for name, runs in contestants.items()}
         best[size] = max(factors.values())
         factors["the default"] = large.times_faster(large.default, size)
-        listed = ", ".join(f"{name} {times(factor)}" for name, factor in factors.items())
+        listed = ", ".join(f"{times(factor)} ({name})" for name, factor in factors.items())
         said.append(f"at the level of batch on {amount(large, size)}: {listed}")
     if best[large.best_batch] >= ORDERS:
         return HOLDS, "; ".join(said)

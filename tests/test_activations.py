@@ -271,6 +271,21 @@ def test_events_do_not_depend_on_how_blocks_are_cut():
             assert all(e.level in (-20, -10) for e in find_events(blocks, -40, **limits))
 
 
+def test_events_come_in_the_order_of_their_start():
+    loud, quiet = -10.0, -80.0
+    start = np.arange(4.0)
+    levels = np.array([[loud, quiet], [loud, loud], [loud, quiet], [quiet, loud]])
+    names = ("long", "short")
+    whole = LevelBlock("a.wav", names, start, start + 1, levels, np.zeros(4))
+    parts = [
+        LevelBlock("a.wav", names, start[[i]], start[[i]] + 1, levels[[i]], np.zeros(1))
+        for i in range(4)
+    ]
+    for blocks in ([whole], parts):
+        found = [(event.name, event.start) for event in find_events(blocks, -40)]
+        assert found == [("long", 0.0), ("short", 1.0), ("short", 3.0)]
+
+
 def test_events_end_with_their_recording():
     blocks = [block_of([-10.0]), block_of([-10.0], recording="b.wav")]
     found = list(find_events(blocks, -40, min_gap=5))

@@ -270,7 +270,7 @@ def test_recordings_that_changed_are_named(tmp_path, album):
     batches = batches_of(album)
     next(iter(batches))
     state = batches.schedule.state()
-    with pytest.raises(ValueError, match=r"^0\.wav is gone"):
+    with pytest.raises(ValueError, match=r"^0\.wav is missing"):
         batches_of(album[1:]).schedule.restore(state)
     soundfile.write(tmp_path / "more.wav", sound(100, 0), SR)
     with pytest.raises(ValueError, match=r"^more\.wav is new"):

@@ -483,7 +483,7 @@ def test_dictionaries_that_do_not_fit_together_are_refused(models, tmp_path):
     both = ("-d", models / "tones.ondes", "-d", tmp_path / "m.ondes")
     done = run("separate", models / "mix.wav", *both, cwd=tmp_path)
     assert done.returncode == 1
-    assert sentence(done, "'tones'", "'m'", "different frames")
+    assert sentence(done, "'tones'", "'m'", "differ in n_fft (")
 
 
 def test_a_model_learned_from_arrays_cannot_separate(models, tmp_path):

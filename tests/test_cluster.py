@@ -576,7 +576,7 @@ def test_a_scheduler_may_restart_between_rounds(recordings, expected):
             others.enter_context(worker(port))
 
         wait_for(port)
-        with pytest.warns(RuntimeWarning, match="went away; waiting for it") as warned:
+        with pytest.warns(RuntimeWarning, match="no longer answers; waiting for it") as warned:
             found = learn_on(f"tcp://127.0.0.1:{port}", recordings, progress=At(0.75, do=restart))
     assert same(found, expected)
 

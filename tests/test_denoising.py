@@ -153,7 +153,11 @@ def test_what_cannot_be_denoised_is_refused_in_one_sentence(tmp_path, talk):
         ("amount=0 must be", lambda: denoise(mixture, SR, noise=ALONE, amount=0)),
         ("two times", lambda: denoise(mixture, SR, noise=(2.0, 1.0))),
         ("too short", lambda: denoise(mixture, SR, noise=(0.0, 0.1))),
-        ("too short", lambda: denoise(mixture, SR, noise=(60.0, 70.0))),
+        ("ends after .* before its noise", lambda: denoise(mixture, SR, noise=(1.0, 70.0))),
+        (
+            "ends after .* before its noise",
+            lambda: denoise_file(tmp_path / "talk.wav", noise=(1.0, 70.0)),
+        ),
         ("is silent", lambda: denoise(mixture, SR, noise=silence)),
         ("only once", lambda: denoise_file(stream, noise=(0.0, 1.0), raw=RawFormat(SR))),
     ]

@@ -267,6 +267,7 @@ def test_first_uses_of_a_term_are_found_and_only_these():
     assert found == [("Dictionaries", "dictionary"), ("NMF", "NMF"), ("stems", "stem")]
     assert first_uses("Another dictionary in two mini-batches", forms, seen) == [(26, 38, "batch")]
     assert first_uses("k components", {"K": "K"}, set()) == []
+    assert first_uses("A Gaussian mixture", forms, set()) == []
 
 
 def test_one_version_is_stated_everywhere():

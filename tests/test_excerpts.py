@@ -140,8 +140,9 @@ def test_a_part_of_a_recording_is_scored(models, tmp_path):  # noqa: F811
     assert costs[0] == pytest.approx(costs[1], rel=1e-5)
 
 
-def test_adaptation_through_the_command(models, tmp_path):  # noqa: F811
-    done = run("separate", models / "mix.wav", *both(models), "--adapt", "hiss", "-o", tmp_path)
+@pytest.mark.parametrize("name", ["hiss", "hiss.ondes"])
+def test_adaptation_through_the_command(models, tmp_path, name):  # noqa: F811
+    done = run("separate", models / "mix.wav", *both(models), "--adapt", name, "-o", tmp_path)
     assert (done.returncode, done.stderr) == (0, b"")
     mixture, sr = read(models / "mix.wav")
     known = {name: ondes.load(models / f"{file}.ondes") for name, file in NAMES.items()}
@@ -202,7 +203,8 @@ def test_nearly_silent_sources_are_reported(tmp_path):
     said = lines(done.stderr)
     assert len(said) == len(quiet)
     for name, level in quiet.items():
-        assert f"ondes: mix.wav: {name} is {-level:.0f} dB below the mix." in said
+        below = f"nearly silent, {-level:.0f} dB below the mixture"
+        assert f"ondes: mix.wav: {name} is {below}; try fewer --sources." in said
     assert quiet
 
 

@@ -439,7 +439,7 @@ def slower(path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (Path.unlink, "1.wav is gone since the position was saved: bring it back."),
+        (Path.unlink, "1.wav is missing since the position was saved: restore it."),
         (
             lambda path: soundfile.write(path.with_name("new.wav"), tones(7), SR),
             "new.wav is new since the position was saved: leave it out for now.",
@@ -447,12 +447,12 @@ def slower(path):
         (
             longer,
             "1.wav has 40000 samples at 8000 Hz, and had 32000 at 8000 Hz when the position was "
-            "saved: bring it back as it was.",
+            "saved: restore it as it was.",
         ),
         (
             slower,
             "1.wav has 32000 samples at 4000 Hz, and had 32000 at 8000 Hz when the position was "
-            "saved: bring it back as it was.",
+            "saved: restore it as it was.",
         ),
     ],
 )
@@ -471,7 +471,7 @@ def test_changed_recordings_are_noticed_by_name_before_anything_is_learned(
 
 def test_what_cannot_be_resumed_is_reported_before_anything_is_learned(run, album):
     never = broken_after(1)
-    with pytest.raises(ValueError, match="A stream can be read only once, so no checkpoint"):
+    with pytest.raises(ValueError, match="A stream can be read only once and not resumed"):
         learn_small(BlockedPipe(2, None), checkpoint=album / "c", progress=never)
     with pytest.raises(ValueError, match="resume=True needs the checkpoint"):
         run.learn(resume=True, progress=never)

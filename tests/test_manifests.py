@@ -98,10 +98,10 @@ def test_commands_take_manifests_and_name_the_line_that_is_wrong(album):
     [
         ("", "lists no recordings"),
         ("# nothing\n\n", "lists no recordings"),
-        ("path,start\na.wav,x\n", "recording 1 has no path, or impossible times"),
-        ("path,start,end\na.wav,,\na.wav,5,4\n", "recording 2 has no path, or impossible times"),
+        ("path,start\na.wav,x\n", "recording 1 has no path, or invalid times"),
+        ("path,start,end\na.wav,,\na.wav,5,4\n", "recording 2 has no path, or invalid times"),
         ("title,path\nonly a title\n", "recording 1 has no path"),
-        ("path,end\na.wav,inf\n", "impossible times"),
+        ("path,end\na.wav,inf\n", "invalid times"),
         ("x" * 70_000, "is not a manifest"),
         ("a\0b\n", "is not a manifest"),
     ],

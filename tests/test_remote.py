@@ -248,7 +248,7 @@ def test_a_server_without_ranges_is_named(album):
     [
         ("https://h/a.wav", "fsspec.core", r"pip install 'ondes\[remote\]'"),
         ("gs://bucket/a.wav", "gcsfs", "pip install gcsfs"),
-        ("reference://a.wav", None, "has the protocol reference, which is none of"),
+        ("reference://a.wav", None, "has the protocol reference, which is not one of"),
         ("file:///etc/passwd.wav", None, "has the protocol file"),
         ("zip://a.wav::simplecache::https://h/b.zip", None, "has the protocol simplecache"),
     ],

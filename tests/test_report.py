@@ -133,23 +133,23 @@ def parsed(html: str) -> Page:
 
 def test_shows_sources_components_learning_settings_in_this_order(parsed: Page) -> None:
     words = (
-        "All tracks play in step",
+        "All tracks play in sync",
         "SI-SDR 12.3 dB · 92.",
         "Component 0",
-        "How well it was learned",
+        "How well the sound is explained",
         "9.9 dB",
         "n_components",
         "Written by ondes",
     )
     # "Component 0" is also a choice of the player, which comes first.
-    main = parsed.text[parsed.text.index("All tracks play in step") :]
+    main = parsed.text[parsed.text.index("All tracks play in sync") :]
     places = [main.index(word) for word in words]
     assert places == sorted(places)
     assert "Shown: 0:00 to 0:06 of 3:12:45" in parsed.text
 
 
 def test_learning_is_judged_against_one_spectrum(parsed: Page) -> None:
-    assert "leave 25% of what one average spectrum leaves unexplained" in parsed.text
+    assert "error of the components is 25% of the error of one average spectrum" in parsed.text
     bars = [each["style"] for each in parsed.all("span") if each.get("class") == "bar"]
     assert bars == ["--length: 12.50%", "--length: 50.00%", "--length: 100.00%"]
     useless = Page(render(make_content(explained=Explained(0.99, 1.0, 2.0))))
@@ -304,12 +304,12 @@ def test_the_page_says_which_components_play() -> None:
     content = make_content()
     first, second = content.components
     some = Page(render(replace(content, components=(first, replace(second, sound=None)))))
-    assert "The 1 loudest components have a player: more would make this page too" in some.text
+    assert "Only the loudest 1 of" in some.text
     assert len(some.all("audio")) == 4
     options = [each["value"] for each in some.all("option")]
     assert options == ["mixture", "sources", "source-1", "source-2", "component-0"]
     short = tuple(replace(c, sound=replace(second.sound)) for c in content.components)
-    assert "Each plays the 2 s where it is loudest" in render(replace(content, components=short))
+    assert "Each player has the 2 s" in render(replace(content, components=short))
 
 
 def decode_image(uri: str) -> np.ndarray[Any, Any]:

@@ -243,7 +243,7 @@ def test_a_position_of_other_settings_is_refused(other):
 
 def test_of_two_recordings_of_one_name_one_is_missed():
     both = [*ALBUM, recording("0.wav", 100)]
-    with pytest.raises(ValueError, match=r"^0\.wav is gone"):
+    with pytest.raises(ValueError, match=r"^0\.wav is missing"):
         schedule_of().restore(schedule_of(both).state())
     with pytest.raises(ValueError, match=r"^0\.wav is new"):
         schedule_of(both).restore(schedule_of().state())
@@ -261,7 +261,7 @@ def test_recordings_in_another_order_are_noticed():
 def test_names_may_have_any_characters(name):
     state = schedule_of([recording(name, 7000)]).state()
     schedule_of([recording(name, 7000)]).restore(state)
-    with pytest.raises(ValueError, match=r" is gone since") as caught:
+    with pytest.raises(ValueError, match=r" is missing since") as caught:
         schedule_of([]).restore(state)
     assert str(caught.value).isprintable()
     with pytest.warns(RuntimeWarning, match="has changed since") as warned:

@@ -343,7 +343,7 @@ def test_what_cannot_be_mixed_is_refused_in_one_sentence(third):
     both = {"talk": trained, "c": third}
     with pytest.raises(ValueError, match=r"^2 trained separators were given; give one.*\.$"):
         ondes.Separator({"x": trained, "y": trained, "c": third}, spatial="room")
-    with pytest.raises(ValueError, match=r"^A trained separator and dictionaries.*either\.$"):
+    with pytest.raises(ValueError, match=r"^A trained separator and dictionaries.*of the two\.$"):
         ondes.Separator(both)
     with pytest.raises(ValueError, match=r"^adapt=.*do not adapt\.$"):
         ondes.Separator(both, spatial="room", adapt="a")
@@ -364,9 +364,9 @@ def test_what_cannot_be_mixed_is_refused_in_one_sentence(third):
 def test_what_cannot_be_separated_is_warned_of(scene):
     mixture, sources = scene[0][:SR], sources_of(2)
     given = hostile(mixture)
-    with pytest.warns(UserWarning, match=r"^Channel 2 is silent.*alone separate\.$"):
+    with pytest.warns(UserWarning, match=r"^Channel 2 is silent.*dictionaries are used\.$"):
         ondes.separate(given["one dead channel"], sources, sr=SR, spatial="room")
-    with pytest.warns(UserWarning, match=r"^Channels 1 and 2 hold the same.*alone separate\.$"):
+    with pytest.warns(UserWarning, match=r"^Channels 1 and 2 have.*dictionaries are used\.$"):
         ondes.separate(given["identical channels"], sources, sr=SR, spatial="room")
     twice = Sources(
         np.tile(sources.dictionary[:4], (2, 1)), np.repeat([0, 1], 4), ("a", "b"), sources.audio
@@ -458,13 +458,14 @@ def test_the_report_says_where_the_sources_stand(learned, tmp_path):
     for options, distance in (((), 0.08), (("--mic-distance", "0.2"), 0.2)):
         found = notes("--spatial", "room", *options)
         for name, later, n_samples in (("a", 2, 3), ("b", 1, 1)):
-            pattern = r"reaches microphone (\d) (\S+) ms later: (.*), with (\S+) cm between them$"
-            heard = re.search(pattern, found[name]) or re.search(
-                r"reaches microphone (\d) (\S+) ms later: (too late) for (\S+) cm", found[name]
+            begin = r"arrives (\S+) ms later at microphone (\d): "
+            end = r"(.*), with microphones (\S+) cm apart$"
+            heard = re.search(begin + end, found[name]) or re.search(
+                begin + r"(too late) for microphones (\S+) cm apart", found[name]
             )
             assert heard, found
-            assert int(heard[1]) == later
-            assert float(heard[2]) == pytest.approx(1000 * n_samples / SR, abs=0.02)
+            assert int(heard[2]) == later
+            assert float(heard[1]) == pytest.approx(1000 * n_samples / SR, abs=0.02)
             assert float(heard[4]) == 100 * distance
             sine = n_samples / SR * 343 / distance
             if sine > 1:

@@ -77,7 +77,7 @@ def test_what_a_dictionary_has_learned_becomes_an_estimator_of_scikit_learn(fold
 def test_a_learner_checks_what_it_is_given(kind):
     frames = np.random.default_rng(0).exponential(size=(50, 6))
     learner = kind(2, random_state=0)
-    with pytest.raises(ValueError, match=r"learned nothing yet|not fitted yet"):
+    with pytest.raises(ValueError, match=r"not been learned yet|not fitted yet"):
         learner.transform(frames)
     learner.fit(frames)
     for wrong in (frames[0], frames[:0], frames[:, :5], -frames, frames + np.inf, frames * np.nan):

@@ -3,7 +3,7 @@ Learn from a stream
 ===================
 
 ``partial_fit`` takes frames as they arrive, each of them once. The forgetting rule, which gives old
-frames less weight than new ones, decides how good the dictionary becomes.
+frames less weight than new ones, affects how good the dictionary becomes.
 """
 
 import matplotlib.pyplot as plt

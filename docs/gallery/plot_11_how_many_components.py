@@ -26,7 +26,7 @@ for size in sizes:
     divergence.append(-models["strings"].estimator.score(frames))
 
 # %%
-# Left: on a tune that was not learned from, the divergence keeps falling as components are added.
+# Left: on a tune that was not used for learning, the divergence keeps falling with more components.
 # Right: separation improves steeply up to 8 components, and then slowly. Conditions: 16 s of
 # synthetic sound per instrument, 22050 Hz, frames of 2048 samples, 2 passes.
 

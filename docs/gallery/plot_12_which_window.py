@@ -25,9 +25,9 @@ for length in lengths:
 
 # %%
 # No length is best for all instruments. Below 20 ms all of them lose, because low pitches cannot be
-# resolved. The bass gains from very long frames, the wind loses. Synthetic drums repeat exactly, so
-# long frames suit them; real drums do not. Conditions: 16 s of synthetic sound per instrument,
-# 22050 Hz, 16 components per source, 2 passes.
+# resolved. The bass gains from very long frames, the wind loses. Long frames suit synthetic drums,
+# which repeat exactly; real drums do not repeat exactly. Conditions: 16 s of synthetic sound per
+# instrument, 22050 Hz, 16 components per source, 2 passes.
 
 figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
 axes.semilogx([1000 * length / sr for length in lengths], scores, "o-", label=list(tune.stems))

@@ -2,8 +2,8 @@
 Stop, and continue later with the same result
 =============================================
 
-A dictionary that was saved can continue learning exactly where it stopped. And the statistics of
-two halves of a stream can be computed separately and added.
+A dictionary that was saved can continue learning exactly where it stopped. The statistics of two
+parts of a stream can be computed separately and added.
 """
 
 import tempfile

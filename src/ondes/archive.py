@@ -65,7 +65,7 @@ def read_archive(path: str | Path) -> bytes:
                 raise FileError(path, "is not an ondes model")
             size = file.seek(0, os.SEEK_END)
             if size > MAX_BYTES:
-                raise FileError(path, f"has {size:,} bytes, more than any model")
+                raise FileError(path, f"has {size:,} bytes, more than any model has")
             file.seek(-min(size, _N_TAIL), os.SEEK_END)
             if not file.read().startswith(_DIGEST):
                 raise FileError(path, DAMAGED)
@@ -213,8 +213,8 @@ def _encode(value: Any, where: str, classes: frozenset[type], members: dict[str,
             return inner(array.tolist(), "labels")
         return _encode_array(array, where, members)
     raise ValueError(
-        f"{where} is a {type(value).__name__}, which is not among the classes that a model file "
-        "knows; use one of those of ondes"
+        f"{where} is a {type(value).__name__}, which a model file cannot store; use a class "
+        "of ondes"
     )
 
 
@@ -233,7 +233,7 @@ def _encode_array(array: NDArray[Any], where: str, members: dict[str, bytes]) ->
 def _random_state_parts(state: np.random.RandomState, where: str, inner: Any) -> dict[str, Any]:
     kind, key, position, has_gauss, gauss = state.get_state(legacy=True)
     if kind != "MT19937":
-        raise ValueError(f"{where} draws from {kind}; give a whole number")
+        raise ValueError(f"{where} uses the generator {kind}; give a whole number instead")
     parts = {"key": key, "position": position, "has_gauss": has_gauss, "gauss": gauss}
     return {name: inner(part, name) for name, part in parts.items()}
 

@@ -48,8 +48,9 @@ def denoise(
 ) -> Samples:
     """Reduce the noise in a recording held in memory.
 
-    With a dictionary of speech, one of the noise is learned beside it, and both are separated.
-    Without, the noise's mean spectrum is subtracted, which suits only a noise that hardly changes.
+    With a dictionary of speech, a dictionary of the noise is learned as well, and both are
+    separated. Without it, the mean spectrum of the noise is subtracted, which works only if the
+    noise hardly changes.
 
     Parameters
     ----------
@@ -60,9 +61,9 @@ def denoise(
         An example of the noise alone: where it is in `samples`, from one second to another, or
         other samples at `sr`. A few seconds are best.
     speech : Dictionary, optional
-        Of what is to be kept; any sampling rate will do.
+        A dictionary of the sound to keep, at any sampling rate.
     amount : float
-        By how many decibels the noise is reduced at most.
+        The noise is reduced by at most this many decibels.
     random_state : int
         Decides the first dictionary of the noise.
 
@@ -83,6 +84,8 @@ def denoise(
     example = mixture
     if _is_span(noise):
         start, end = _checked_span(noise)
+        if round(end * sr) > len(mixture):
+            raise ValueError(_too_late(len(mixture) / sr, end))
         example = mixture[round(start * sr) : round(end * sr)]
     else:
         example = np.asarray(noise)
@@ -107,8 +110,8 @@ def denoise_file(
     ----------
     path : str, Path or binary stream
     noise : tuple of two float, or str or Path
-        Where the noise is alone in the recording, from one second to another, or a recording of it;
-        no more than its first five minutes are used.
+        Where only the noise is heard, from one second to another, or a recording of the noise; at
+        most its first five minutes are used.
     speech, amount, random_state
         As in `denoise`.
     raw : RawFormat, optional
@@ -122,7 +125,7 @@ def denoise_file(
     Raises
     ------
     FileError
-        Where a recording cannot be read, or ends before its noise begins.
+        If a recording cannot be read, or ends before its noise begins.
 
     Examples
     --------
@@ -141,9 +144,12 @@ def denoise_file(
         start, end = _checked_span(noise)
         if is_stream(path):
             raise ValueError("A stream can be read only once; give the noise as a recording.")
-        excerpt = open_excerpt(path, start=start, end=min(end, start + MAX_NOISE_S), raw=raw)
+        end = min(end, start + MAX_NOISE_S)
+        excerpt = open_excerpt(path, start=start, end=end, raw=raw)
     with excerpt as blocks:
         example = np.concatenate([np.zeros((0, blocks.channels), np.float32), *blocks])
+    if not isinstance(noise, (str, Path)) and len(example) < (end - start) * excerpt.sr - 1:
+        raise ValueError(_too_late(start + len(example) / excerpt.sr, end))
     with ExitStack() as stack:
         recording = stack.enter_context(open_excerpt(path, raw=raw))
         models = _models(example, excerpt.sr, recording.sr, speech, random_state)
@@ -189,6 +195,12 @@ def _checked_span(noise: Any) -> Span:
     if not 0 <= start < end < float("inf"):
         raise ValueError(f"noise={noise!r} must be two times in seconds, the later one last.")
     return start, end
+
+
+def _too_late(seconds: float, end: float) -> str:
+    return (
+        f"The recording ends after {seconds:.2f} s, before its noise does ({end:g} s); choose less."
+    )
 
 
 def _models(

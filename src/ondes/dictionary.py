@@ -37,8 +37,8 @@ class Dictionary:
     estimator : OnlineNMF
         Fitted, or to be trained by `learn`.
     audio : AudioSettings, optional
-        How audio becomes the frames that the estimator knows; None if it learned from arrays of
-        another kind.
+        How audio becomes the frames of the estimator; None if it learned from arrays of another
+        kind.
     history : TrainingHistory, optional
 
     Attributes
@@ -78,7 +78,7 @@ class Dictionary:
 
     @property
     def estimator(self) -> OnlineNMF:
-        """What was learned, as a scikit-learn estimator, which is imported only now."""
+        """What was learned, as a scikit-learn estimator; this imports scikit-learn."""
         from ondes.nmf.estimator import OnlineNMF
 
         if not isinstance(self.learner, OnlineNMF):
@@ -98,7 +98,7 @@ class Dictionary:
 
     @property
     def groups(self) -> Any:
-        """A label for each component, where those of one source share one; else None."""
+        """A label for each component, the same for all components of one source; or None."""
         return self.learner.groups
 
     def learn(self, recordings: RecordingInputs, **options: Any) -> Self:
@@ -109,9 +109,9 @@ class Dictionary:
         recordings
             As for `ondes.learn`.
         **options
-            Those of `ondes.learn` that are not the dictionary's own: `n_passes`, `random_state`,
-            `raw`, `checkpoint`, `checkpoint_every`, `resume`, `cluster`, `n_workers`, `n_shards`,
-            `round_size`, `progress`, `on_error`, `return_on_interrupt`.
+            Those parameters of `ondes.learn` that are not settings of the dictionary: `n_passes`,
+            `random_state`, `raw`, `checkpoint`, `checkpoint_every`, `resume`, `cluster`,
+            `n_workers`, `n_shards`, `round_size`, `progress`, `on_error`, `return_on_interrupt`.
         """
         self.history = TrainingRun(**options).train(
             self.learner, self._audio, self.history, recordings
@@ -131,7 +131,7 @@ class Dictionary:
         Raises
         ------
         FileError
-            Where the file exists or cannot be written, or a setting is of a user-defined class.
+            If the file exists or cannot be written, or if a setting is of a user-defined class.
         """
         save_model(path, SavedModel(self.learner, self.audio, self.history), force)
 
@@ -179,7 +179,7 @@ class Dictionary:
     def divergence(
         self, recording: PathOrStream, *, raw: RawFormat | None = None
     ) -> tuple[int, float]:
-        """How far a recording is from what this dictionary can explain, at constant memory.
+        """The divergence between a recording and this dictionary, at constant memory.
 
         Parameters
         ----------
@@ -192,7 +192,7 @@ class Dictionary:
         n_frames : int
             Non-silent frames.
         divergence : float
-            Their mean divergence per bin; NaN where there are none.
+            Their mean divergence per bin; NaN if there are no such frames.
         """
         n_frames, total = 0, 0.0
         for frames in frame_batches(recording, self._audio, FRAMES_SCORED_AT_ONCE, raw=raw):

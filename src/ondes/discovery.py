@@ -52,16 +52,17 @@ def discover_sources(
         A recording, or its samples.
     n_sources : int
     sr : int, optional
-        Sampling rate in Hz. Samples need it; a recording has its own and is resampled to `sr`
-        where it is given.
+        Sampling rate in Hz. It is required for samples; a recording is resampled to it if it is
+        given.
     n_components : int
         Components of all sources together.
     n_fft, hop_length : int
         See `Stft`. Long frames distinguish a bass from a drum.
     n_passes : int
-        How often to learn from the whole mixture.
+        Number of passes over the whole mixture.
     penalty : GroupLog, optional
-        Once the groups are known, learn again with it: fewer sources are active at a time.
+        When the groups are known, learn again with this penalty, so that fewer sources are active
+        at a time.
     random_state : int
     raw : RawFormat, optional
         Format of samples without a header.
@@ -73,7 +74,7 @@ def discover_sources(
     Returns
     -------
     Dictionary
-        With `groups`, so ready for `separate`; the sources are named as in `source_names`.
+        With `groups`, as `separate` needs them; the sources are named as in `source_names`.
 
     Examples
     --------

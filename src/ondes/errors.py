@@ -6,7 +6,7 @@ __all__ = ["ClusterError", "DeviceError", "FileError", "OndesError", "printable"
 
 
 class OndesError(Exception):
-    """Something that ondes cannot do here; the message is one sentence with what to do."""
+    """Base class of these errors; the message is one sentence that says what to do."""
 
 
 class FileError(OndesError):

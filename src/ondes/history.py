@@ -73,7 +73,7 @@ class TrainingHistory:
         if self.run is not None:
             kinds = {name: type(part) for name, part in self.run.items()}
             if kinds != {"settings": dict, "recordings": str}:
-                raise ValueError("the run of its history is not one")
+                raise ValueError("the last run in its history is not valid")
 
     def with_update(self, n_frames: int, divergence: float) -> TrainingHistory:
         """The history after an update on `n_frames` frames of this mean divergence per bin."""

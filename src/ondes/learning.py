@@ -62,24 +62,24 @@ def learn(
     n_components : int, optional
         Spectra in the dictionary; 128 by default.
     preset : {"separation", "paper"}
-        The defaults of the other settings: those that separate real recordings best, or the paper
-        of Lefèvre, Bach and Févotte (2011), which has the Itakura-Saito divergence of power.
+        The defaults of the other settings: those that separate real recordings best, or those of
+        Lefèvre, Bach and Févotte (2011), with the Itakura-Saito divergence of power.
     sr : int, optional
         Sampling rate in Hz that recordings are resampled to; 16000 by default. Mixtures of any
         rate can be separated.
     n_fft, hop_length, window
-        Of the short-time Fourier transform; see `Stft`. By default 4096 and a quarter of `n_fft`.
-        Several channels count by their mean power.
+        Parameters of `Stft`. By default 4096 samples and a quarter of `n_fft`. The power of several
+        channels is averaged.
     spectrum : {"magnitude", "power"}, optional
-        What a frame holds; magnitude by default.
+        The values of a frame; magnitude by default.
     beta_loss, sparsity
-        As of `OnlineNMF`; by default "kullback-leibler" and 2.
+        As in `OnlineNMF`; by default "kullback-leibler" and 2.
     n_passes : int
-        How often to go through all recordings.
+        Number of passes over all recordings.
     random_state : int
         Seed of the order of the frames and of the first dictionary.
     top_db : float or None
-        Frames more than this many decibels below the loudest one so far of their recording are
+        Frames more than this many decibels below the loudest frame so far of their recording are
         left out; None keeps all.
     batch_size : int, optional
         Frames per update of the dictionary; 128 by default.
@@ -87,18 +87,19 @@ def learn(
         Format of samples without a header.
     checkpoint : str or Path, optional
         A file that training can be resumed from, written while it runs and when it is interrupted.
-        It is a model file, too. It stays: delete it once the dictionary is saved. A stream can
-        have none.
+        It is also a model file. Delete it yourself when the dictionary is saved. A stream cannot
+        have a checkpoint.
     checkpoint_every : float
-        Seconds from one checkpoint to the next. One that cannot be written is a RuntimeWarning.
+        Seconds from one checkpoint to the next. One that cannot be written gives a RuntimeWarning.
     resume : bool
-        Continue from `checkpoint`, with the same bytes as an uninterrupted run; where the file does
-        not exist, begin. All settings that decide the result must be the same.
+        Continue from `checkpoint`; the result has the same bytes as that of an uninterrupted run.
+        If the file does not exist, start from the beginning. All settings that affect the result
+        must be the same.
     cluster : distributed.Client or str, optional
         Compute on a Dask cluster: its client, the address of its scheduler, or ``"local"`` for
         processes on this machine. All workers must find the recordings under the same paths. The
         dictionary is updated once per round instead of once per mini-batch, so it differs from
-        that of one machine; it does not depend on the number of workers, nor on any that are lost.
+        that of one machine. It does not depend on the number of workers, or on lost workers.
         ``"in-process"`` computes the same rounds in this process, without Dask.
     n_workers : int, optional
         Processes of ``cluster="local"``; one per core if not given.
@@ -114,11 +115,11 @@ def learn(
         continues with the others. Without it the error is raised.
     return_on_interrupt : bool
         Whether Ctrl-C and SIGTERM end training and return what was learned so far, with
-        `history.stopped_by` set; a second one raises KeyboardInterrupt. By default they raise it
-        at once, or with a checkpoint as soon as that is written.
+        `history.stopped_by` set; a second signal raises KeyboardInterrupt. By default the first one
+        raises it: at once, or, with a checkpoint, after the checkpoint is written.
     **settings
-        Further parameters of `OnlineNMF`. Beside `n_jobs` threads of the kernel, half as many read
-        recordings; for a GPU `n_jobs` threads read, by default one per core; at most four.
+        Further parameters of `OnlineNMF`. In addition to the `n_jobs` threads of the kernel, as
+        many threads read recordings, but at most four; for a GPU one per core by default.
 
     Returns
     -------
@@ -127,9 +128,9 @@ def learn(
     Raises
     ------
     FileError
-        Where a recording or the checkpoint cannot be used.
+        If a recording or the checkpoint cannot be used.
     ClusterError
-        Where no scheduler answers, no workers come, or they do not fit.
+        If no scheduler answers, there are no workers, or they cannot be used.
 
     Examples
     --------
@@ -176,7 +177,7 @@ def untrained(
     Parameters
     ----------
     preset, window, top_db, **settings
-        As of `learn`; None stands for the preset's own.
+        As in `learn`; None is the value of the preset.
 
     Examples
     --------

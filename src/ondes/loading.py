@@ -27,7 +27,7 @@ def load(path: str | Path) -> Dictionary | TrainedSeparator:
     Raises
     ------
     FileError
-        Where the file is missing, damaged, truncated, from a newer ondes, or neither of them.
+        If the file is missing, damaged, truncated, from a newer ondes, or not a model.
 
     Examples
     --------

@@ -69,8 +69,7 @@ def make_scene(seconds: float = 24.0, sr: int = 22050, random_state: int = 0) ->
     sr : int
         Sampling rate in Hz.
     random_state : int
-        The instruments are the same for any value, the tune is not; the same value gives the same
-        bits.
+        Each value gives another tune of the same instruments; the same value gives the same bits.
 
     Examples
     --------

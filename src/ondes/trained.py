@@ -89,14 +89,14 @@ class TrainedSeparator:
         seconds: float = 10.0,
         random_state: int = 0,
     ) -> dict[str, NDArray[np.float64]]:
-        """How well it separates mixtures of recordings: give some that it was not trained on.
+        """How well mixtures are separated; give recordings that it was not trained on.
 
         Parameters
         ----------
         sources : mapping of str to str, Path, or iterable of these
             The files, folders and globs of each source.
         n_mixtures : int
-            How many mixtures to make, all sources at the same level; fewer where the recordings
+            How many mixtures to make, all sources at the same level; fewer if the recordings
             are short.
         seconds : float
             Length of each.
@@ -106,19 +106,20 @@ class TrainedSeparator:
         Returns
         -------
         dict of str to array of shape (n_mixtures,)
-            SI-SDR of each source in decibels; that of a mixture of two is near zero.
+            SI-SDR of each source in decibels; an unseparated mixture of two has about zero.
 
         Raises
         ------
         ValueError
-            Where the names are not those of the sources, or there is too little audio.
+            If the names are not those of the sources, or there is too little audio.
         FileError
-            Where recordings cannot be used.
+            If recordings cannot be used.
         """
         if set(sources) != set(self.names):
             wanted = " ".join(f"{name}=FILES" for name in self.names)
             raise ValueError(
-                f"The separator knows {', '.join(self.names)}; give recordings of each: {wanted}."
+                f"The separator was trained for {', '.join(self.names)}; give recordings of each: "
+                f"{wanted}."
             )
         if n_mixtures < 1 or not seconds > 0:
             raise ValueError("n_mixtures and seconds must be positive.")
@@ -165,25 +166,25 @@ def train(
     ----------
     sources : mapping of str to str, Path, or iterable of these
         At least two names, and the files, folders and globs of each. Hours are read at constant
-        memory; two minutes of each are a start.
+        memory; two minutes of each are enough to try it.
     n_components : int, optional
-        Of each source; by default 64 on a CPU, 128 on a GPU.
+        Components of each source; by default 64 on a CPU, 128 on a GPU.
     sr : int
         Sampling rate in Hz to work at. Mixtures of any rate can be separated.
     n_fft, hop_length : int
-        Of the STFT; `hop_length` is a quarter of `n_fft` by default.
+        Parameters of `Stft`; `hop_length` is a quarter of `n_fft` by default.
     minutes : float
         How long to train, the dictionaries included.
     n_updates : int, optional
-        Train for so many updates instead: then the same `random_state` gives the same result on
+        Train for this many updates instead; then the same `random_state` gives the same result on
         one device.
     random_state : int
     device : str
         ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
     checkpoint : str or Path, optional
-        A file that training can be resumed from; it is a separator, too.
+        A file that training can be resumed from; it is also a model file.
     resume : bool
-        Continue from `checkpoint` where it exists; with `n_updates` on a CPU, the result has the
+        Continue from `checkpoint` if it exists; with `n_updates` on a CPU, the result has the
         same bytes as an uninterrupted run. Recordings and settings must be the same.
     progress : callable, optional
         Called with a `SeparatorProgress` from time to time.
@@ -191,7 +192,7 @@ def train(
         Called once for each unreadable recording with its path and the `FileError`; training
         continues with the others. Without it the error is raised.
     return_on_interrupt : bool
-        Whether Ctrl-C and SIGTERM end training and return the best so far.
+        Whether Ctrl-C and SIGTERM end training and return the best separator so far.
 
     Returns
     -------
@@ -200,11 +201,11 @@ def train(
     Raises
     ------
     ValueError
-        Where there are fewer than two sources, one has too little audio, or two share recordings.
+        If there are fewer than two sources, one has too little audio, or two share recordings.
     FileError
-        Where recordings or the checkpoint cannot be used.
+        If recordings or the checkpoint cannot be used.
     DeviceError
-        Where the device does not exist.
+        If the device does not exist.
     """
     from ondes.nmf.backends.devices import ready
     from ondes.separator_training.pools import SamplePool, SourceRecordings

@@ -90,7 +90,9 @@ class TrainingRun:
         plan = CheckpointPlan.of(self.checkpoint, self.checkpoint_every, self.resume)
         inputs = _Inputs.of(recordings, self.raw)
         if plan is not None and inputs.is_stream:
-            raise ValueError("A stream can be read only once, so no checkpoint could resume it.")
+            raise ValueError(
+                "A stream can be read only once and not resumed; leave out checkpoint."
+            )
         if inputs.is_stream and self.n_passes > 1:
             raise ValueError("A stream can be read only once: n_passes must be 1.")
         failures = Failures(self.on_error)

@@ -76,7 +76,7 @@ def activations(files: tuple[str, ...], **given: Any) -> int:
     The columns are file, start, end, time, component or source, level_db and oddness. A level is
     that of the component or source when it is played alone, in dB relative to full scale. The time
     is clock time, if the name of a file contains it, as in 20240131_063000.wav. Oddness says how
-    badly the models explain the moment. Memory does not grow with the length of the recordings.
+    badly the models explain that moment. Memory does not grow with the length of the recordings.
 
     \b
     ondes activations pond/ -d pond.ondes -o pond.csv
@@ -157,7 +157,8 @@ def _label_files(recordings: Sequence[Any], given: dict[str, Any]) -> dict[str, 
     names = {str(path): target / f"{_stem(path)}.txt" for path in recordings}
     if len(set(names.values())) < len(names):
         raise click.UsageError(
-            "Two recordings have the same name, so their labels would, too; give them one by one."
+            "Two recordings have the same name, so their label files would, too; "
+            "give them one by one."
         )
     for path in filter(Path.exists, names.values()):
         check_destination(path, given["force"])

@@ -38,11 +38,14 @@ def info(model: str | None, system: bool, as_json: bool) -> None:
     if as_json:
         terminal.print_json(facts)
         return
-    width = max(map(len, facts))
-    for name, value in facts.items():
+    rows = facts | facts.get("settings", {})
+    rows.pop("settings", None)
+    width = max(map(len, rows))
+    for name, value in rows.items():
         if name == "stopped_by" and value is None:  # it ended by itself
             continue
-        click.echo(f"{name.replace('_', ' '):{width}}  {_in_words(value)}")
+        shown = name.replace("_", " ") if model is None else name  # as in Python
+        click.echo(f"{shown:{width}}  {_in_words(value)}")
 
 
 def _model(path: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ FIXED_BY_MODEL = (
     "--beta-loss",
     metavar="NAME",
     callback=options.as_beta_loss,
-    help="Divergence: itakura-saito, kullback-leibler, frobenius, or 0 to 2.  "
+    help="Divergence: itakura-saito, kullback-leibler, frobenius, or a number from 0 to 2.  "
     "[default: kullback-leibler]",
 )
 @click.option(
@@ -292,8 +292,10 @@ def _print_result(dictionary: Dictionary, elapsed: float, failures: Sequence[Fil
     # What was learned before this process counts for the model, but not for its speed.
     is_all_new = not given["resume"] and given["continued"] is None
     speed = f"{history.seconds / elapsed:.0f} × real time, " if is_all_new else ""
+    n_passes = dictionary.learner.n_passes
+    passes = f" in all {n_passes} passes" if n_passes > 1 else ""
     click.echo(
         f"{printable(given['output'])}: {dictionary.n_components} components from "
-        f"{terminal.clock(history.seconds)} of audio, divergence {history.divergence:.3f} "
+        f"{terminal.clock(history.seconds)} of audio{passes}, divergence {history.divergence:.3f} "
         f"per bin, in {terminal.clock(elapsed)} ({speed}{backend})"
     )

@@ -108,7 +108,9 @@ def output(help: str, **how: Any) -> Decorator:  # noqa: A002
     return click.option("-o", "--output", callback=no_minus, help=help, **how)
 
 
-def dictionaries(required: bool, multiple: bool = True) -> Decorator:
+def dictionaries(
+    required: bool, multiple: bool = True, text: str = "A model from `ondes learn`."
+) -> Decorator:
     """`-d`, the models to use."""
     return click.option(
         "-d",
@@ -120,7 +122,7 @@ def dictionaries(required: bool, multiple: bool = True) -> Decorator:
         type=click.Path(),
         help="A model from `ondes learn` for each source, or one from `ondes train`."
         if multiple
-        else "A model from `ondes learn`.",
+        else text,
     )
 
 

@@ -55,11 +55,11 @@ TOLERANCE = 0.01  # seconds by which the declared length of a recording may be w
 def report(mix: str, **given: Any) -> None:
     """Separate MIX, and write the result as one HTML page, which needs no other file.
 
-    The page needs no network. It has a spectrogram and a player for the mixture and for each
-    source. For each component it shows the spectrum and the level over time; the loudest ones have
-    a player. It also shows how well the models explain the sound. Levels are those of the sound
-    that is played. Without -d, the sources are learned from MIX itself. With --spatial room, the
-    angle of a source is computed from the delay between the first two microphones.
+    The page has a spectrogram and a player for the mixture and for each source. For each component
+    it shows the spectrum and the level over time; the loudest ones have a player. It also shows how
+    well the models explain the sound. Levels are those of the sound that is played. Without -d, the
+    sources are learned from MIX itself. With --spatial room, the angle of a source is computed from
+    the delay between the first two microphones.
 
     \b
     ondes report band.wav --sources 4

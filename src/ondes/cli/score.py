@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Measure how well a model explains recordings.")
 @click.argument("files", nargs=-1, required=True)
-@options.dictionaries(required=True, multiple=False)
+@options.dictionaries(
+    required=True, multiple=False, text="A model from `ondes learn` or `ondes train`."
+)
 @options.span
 @options.raw
 @options.compute
@@ -31,7 +33,7 @@ def score(files: tuple[str, ...], dictionary: str, **given: Any) -> int:
     none of them was learned from. The last row is the mean over all frames.
 
     For a trained separator, it is the signal-to-distortion ratio (SI-SDR) in decibels on random
-    mixtures of recordings of each source: higher is better, and the mixture itself is near zero.
+    mixtures of recordings of each source: higher is better, and the mixture itself has about zero.
 
     \b
     ondes score held-out/ -d piano.ondes
@@ -81,7 +83,9 @@ def _score_separator(
     from ondes.signal.locations import with_span
 
     if given["raw"] is not None:
-        raise click.UsageError("--raw is for dictionaries; convert the recordings to FLAC.")
+        raise click.UsageError(
+            "--raw works with dictionaries only; convert the recordings to FLAC."
+        )
     if not all("=" in each for each in files):
         wanted = " ".join(f"{printable(name)}=FILES" for name in separator.names)
         raise click.UsageError(

@@ -37,7 +37,7 @@ HIGHEST_RATE = 192_000  # Hz: a faster recording gets no hint
     "--filename",
     default="{track}/{stem}.{ext}",
     show_default=True,
-    help="Names of the files in it; {folder} is the folder of the mix, {trackext} its suffix.",
+    help="Names of the files to write; {folder} is the folder of the mix, {trackext} its suffix.",
 )
 @click.option("--flac", is_flag=True, help="Write 24-bit FLAC instead of 32-bit float WAV.")
 @click.option(
@@ -52,7 +52,8 @@ HIGHEST_RATE = 192_000  # Hz: a faster recording gets no hint
     type=click.Choice(["none", "room", "pan"]),
     default="none",
     show_default=True,
-    help="Also use where sources are: room, as many microphones as sources; pan, a stereo mix.",
+    help="Also use the places of the sources: room for as many microphones as sources, pan for a "
+    "stereo mix.",
 )
 @options.span
 @options.discovery
@@ -67,8 +68,8 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     Each -d is one source, named after its file or as in -d NAME=MODEL. A model whose components
     are in groups has one source per group. Without -d, the sources are learned from the mix itself.
     Use --adapt for the source that the models describe less well, usually the music under a voice.
-    With --spatial room, the mix is a recording of two to eight microphones, as many as sources, and
-    each stem is the sound of its source at every microphone.
+    With --spatial room, the mix has as many microphones as sources, from two to eight, and each
+    stem is the sound of its source at every microphone.
 
     \b
     ondes separate talk.mp3 -d speech.ondes -d music.ondes -o stems/
@@ -122,6 +123,10 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
 def _check_adaptation(names: Sequence[str], given: dict[str, Any]) -> None:
     if given["adapt"] and given["free"]:
         raise click.UsageError("Give --adapt or --free, not both.")
+    given["adapt"] = tuple(
+        stem if name not in names and (stem := Path(name).stem) in names else name
+        for name in given["adapt"]
+    )
     for name in given["adapt"]:
         if name not in names:
             raise click.UsageError(
@@ -235,8 +240,11 @@ def _separate_one(
     if is_discovered:
         for name, decibels in levels.decibels().items():
             if decibels < NEARLY_SILENT:
-                below = "silent" if decibels == -math.inf else f"{-decibels:.0f} dB below the mix"
-                terminal.complain(f"{printable(path.name)}: {name} is {below}.")
+                below = "" if decibels == -math.inf else f", {-decibels:.0f} dB below the mixture"
+                silent = "nearly silent" if below else "silent"
+                terminal.complain(
+                    f"{printable(path.name)}: {name} is {silent}{below}; try fewer --sources."
+                )
     elif beginning:
         _hint_at_a_room(path, np.concatenate(beginning), separated.sr)
     seconds = n_samples / separated.sr

@@ -22,7 +22,7 @@ from ondes.errors import FileError, printable
 )
 @click.option("--no-browser", is_flag=True, help="Only print the page's address.")
 def studio(files: tuple[str, ...], port: int, no_browser: bool) -> int:
-    """Open recordings, folders or saved work in a page on this machine.
+    """Open recordings, folders or saved work on a page in the browser.
 
     Split a song into sounds that you can hear, group and export; remove the noise from speech;
     find events in hours of field recordings. No data leaves this computer, and no other computer
@@ -57,6 +57,6 @@ def studio(files: tuple[str, ...], port: int, no_browser: bool) -> int:
         opened,
         port=port,
         open_browser=not no_browser,
-        report=lambda address: click.echo(f"The studio is at {address} (Ctrl-C ends it)."),
+        report=lambda address: click.echo(f"The studio is at {address} (Ctrl-C stops it)."),
     )
     return terminal.SOME_FAILED if failures else terminal.DONE

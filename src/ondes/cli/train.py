@@ -43,8 +43,8 @@ def train(sources: tuple[str, ...], output: str, **given: Any) -> int:
 
     Repeat a NAME to add more recordings to it. Hours of recordings need no more memory than
     minutes. A tenth of the recordings of each source is held out, and their mixtures decide which
-    state of the training is kept. Ctrl-C saves the best so far. Training needs PyTorch; separating
-    does not.
+    state of the training is kept. Ctrl-C saves the best separator so far. Training needs PyTorch;
+    separating does not.
 
     \b
     ondes train speech=lectures/ music=records/ -o talk.ondes

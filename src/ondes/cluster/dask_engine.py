@@ -129,7 +129,7 @@ class DaskEngine:
     ) -> Future[Any]:
         """A future of the function's value."""
         if self._client.status != "running":
-            raise RoundLost("the scheduler went away")
+            raise RoundLost("the scheduler no longer answers")
         where: dict[str, Any] = {}
         if place is not None and (workers := self._known_workers()):
             where = {"workers": [workers[place % len(workers)]], "allow_other_workers": True}
@@ -152,7 +152,7 @@ class DaskEngine:
         try:
             while not concurrent.futures.wait([coming], POLL_S).done:
                 if self._client.status == "closed":
-                    raise RoundLost("the scheduler went away")
+                    raise RoundLost("the scheduler no longer answers")
                 if self._should_stop():
                     raise Interrupted
                 self._require_workers()
@@ -189,12 +189,12 @@ class DaskEngine:
             if self._client.status == "running" and self._has_workers():
                 return
             if self._client.status != "running" and not is_reported:
-                _warn(f"The scheduler at {self._address} went away; waiting for it.")
+                _warn(f"The scheduler at {self._address} no longer answers; waiting for it.")
                 is_reported = True
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"The scheduler at {self._address} went away and did not come back within "
-                    f"{WAIT_S:g} s: start it again, and resume."
+                    f"The scheduler at {self._address} has not answered for {WAIT_S:g} s: start it "
+                    "again, and resume."
                 )
             if self._client.status == "closed":
                 self._reconnect()

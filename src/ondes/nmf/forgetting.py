@@ -73,8 +73,8 @@ class HalfLife:
 class PerPass:
     """The paper's rule: ρ = r^(β/N), so that one pass over N frames scales the past by r.
 
-    `n_frames` is N; left out, it is the size of the set that `fit` was given. On a stream, whose
-    N is unknown, the paper's own limit N → ∞ holds: ρ = 1, nothing is forgotten.
+    `n_frames` is N; by default it is the size of the set given to `fit`. On a stream, whose N is
+    unknown, the limit N → ∞ is used: ρ = 1, so nothing is forgotten.
 
     Examples
     --------

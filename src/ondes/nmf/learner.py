@@ -114,7 +114,7 @@ class DictionaryLearner(DictionaryTransformer):
         restarts: str = "fresh",
         **others: Any,
     ) -> Self:
-        """Algorithm 1 of Lefèvre, Bach and Févotte (2011) with its errata, nothing more.
+        """Algorithm 1 of Lefèvre, Bach and Févotte (2011), with its errors corrected.
 
         θ = ½, ρ = r^(β/N), random frames as the first dictionary, fresh restarts of 100 steps or
         warm restarts of one. `others` are parameters of the class.
@@ -151,7 +151,7 @@ class DictionaryLearner(DictionaryTransformer):
         return self
 
     def with_parameters(self, **changed: Any) -> Self:
-        """Another one that has learned the same, with these parameters changed."""
+        """A copy that has learned the same, with these parameters changed."""
         other = type(self)(**copy.deepcopy(self.get_params(deep=False) | changed))
         return other.restore(self.state())
 
@@ -163,8 +163,8 @@ class DictionaryLearner(DictionaryTransformer):
         Parameters
         ----------
         X : array or memory-map of shape (n_frames, n_bins), or an iterable of such arrays
-            An iterable is read once per pass and never held whole. With ``backend="torch"`` also
-            a tensor, or any array with DLPack.
+            An iterable is read once per pass, and is never in memory as a whole. With
+            ``backend="torch"`` also a tensor, or any array with DLPack.
         y : ignored
         """
         settings = self.settings
@@ -218,7 +218,7 @@ class DictionaryLearner(DictionaryTransformer):
             yield self.random_state_.permutation(frames) if settings.shuffle else frames.copy()
 
     def initialise(self, X: Any) -> Self:
-        """Draw the first dictionary from these frames, and learn nothing from them yet.
+        """Choose the first dictionary from these frames; nothing is learned from them yet.
 
         `fit` and the first `partial_fit` do this by themselves. A stream whose first frames are
         too few or too similar may be initialised from more of them.
@@ -262,9 +262,10 @@ class DictionaryLearner(DictionaryTransformer):
         return n_frames, divergence
 
     def summarise(self, X: Any) -> Statistics:
-        """What an update of the present dictionary needs of these frames; changes nothing.
+        """The statistics of these frames, for `absorb`; the dictionary does not change.
 
-        Statistics of several machines add up: `absorb` of their sum is one update on all frames.
+        Statistics of several machines can be added: `absorb` of their sum is one update on all
+        frames.
 
         Parameters
         ----------
@@ -277,14 +278,14 @@ class DictionaryLearner(DictionaryTransformer):
         return encoding.summarise(frames, problem, settings.compute)[1]
 
     def absorb(self, statistics: Statistics, n_frames_in_set: int | None = None) -> Self:
-        """One update: forget a little, add `statistics`, and move the dictionary.
+        """One update: multiply the past by ρ, add `statistics`, and update the dictionary.
 
         Parameters
         ----------
         statistics : Statistics
             From `summarise`, or a sum of such.
         n_frames_in_set : int, optional
-            N of the paper's forgetting r^(β/N), where the set is finite.
+            N of the paper's forgetting factor r^(β/N), if the set is finite.
         """
         self.check_fitted()
         trainer = HostTrainer(self.settings)

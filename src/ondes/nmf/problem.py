@@ -32,7 +32,7 @@ NESTEROV = tuple(n / (n + 2) for n in range(20))
 
 @dataclass(frozen=True)
 class Solver:
-    """How the activations of a frame are found: multiplicative steps from a start of its own.
+    """How the activations of a frame are found: by multiplicative steps.
 
     Attributes
     ----------

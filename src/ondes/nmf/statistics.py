@@ -21,10 +21,10 @@ class Trained(NamedTuple):
 
 @dataclass(frozen=True)
 class Statistics:
-    """A and B of the paper, with the divergence and the count: all of these add and decay.
+    """A and B of the paper, the divergence and the number of frames: sums that can be added.
 
-    The estimator holds NumPy arrays and floats. On a device the arrays are tensors, and what is
-    one number is None: it is counted on the host.
+    In the estimator they are NumPy arrays and floats. On a device the arrays are tensors, and the
+    single numbers are None, because they are counted on the host.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Statistics:
     divergence : float
         Σ d(v, y) over frames; divided by `n_frames` it is the running cost.
     n_frames : float
-        How many non-silent frames these sums stand for, after forgetting.
+        Number of non-silent frames in these sums, after forgetting.
     beta : float
         The index of the divergence.
 
@@ -60,7 +60,7 @@ class Statistics:
 
     @classmethod
     def prior(cls, dictionary: ArrayOrTensor, n_frames: float, beta: float = 0.0) -> Statistics:
-        """Statistics that give `dictionary` back and weigh like `n_frames` frames of data."""
+        """Statistics that reproduce `dictionary`, with the weight of `n_frames` frames of data."""
         n_components, n_bins = dictionary.shape
         # A frame at level one shares n_bins of energy among n_components: h / y is about this.
         weight = np.full(dictionary.shape, n_frames * n_bins / n_components)
@@ -102,7 +102,7 @@ class Statistics:
 
     @property
     def divergence_per_bin(self) -> float:
-        """The running cost: of the frames remembered, each at the time of its update."""
+        """The running cost: the mean over the frames, each at the time of its update."""
         if self.n_frames == 0:
             return 0.0
         return float(self.divergence / self.n_frames / self.numerator.shape[1])
@@ -119,7 +119,7 @@ class Statistics:
         )
 
     def faded_into(self, new: Statistics, factor: ArrayOrTensor) -> Statistics:
-        """These times `factor`, plus the new ones: of tensors in one pass each."""
+        """These statistics times `factor`, plus the new ones; one operation for each tensor."""
         if not hasattr(self.numerator, "addcmul"):
             return self.decay(factor) + new
         return Statistics(
@@ -141,7 +141,7 @@ class Statistics:
         )
 
     def rescale(self, scale: ArrayOrTensor) -> Statistics:
-        """Follow dictionary rows divided by `scale`, s of shape (n_components,).
+        """The statistics of dictionary rows divided by `scale`, s of shape (n_components,).
 
         A · s^(β−1), and B · s, or B · s^β for β > 1.
         """

@@ -46,7 +46,7 @@ class DictionaryTransformer:
         return FittedState(**copy.deepcopy(learned))
 
     def restore(self, state: FittedState) -> Self:
-        """Take over what was learned elsewhere; ValueError where it does not fit the parameters.
+        """Use what was learned elsewhere; ValueError if it does not fit the parameters.
 
         Parameters
         ----------
@@ -63,7 +63,7 @@ class DictionaryTransformer:
     def check_fitted(self) -> None:
         """Raise ValueError where nothing was learned."""
         if not hasattr(self, "components_"):
-            raise ValueError("This dictionary has learned nothing yet; learn it first.")
+            raise ValueError("This dictionary has not been learned yet; learn it first.")
 
     def as_frames(
         self, X: Any, reset: bool, *, dtype: Any = None, order: Literal["C"] | None = None
@@ -159,7 +159,7 @@ class DictionaryTransformer:
             )
 
     def score_samples(self, X: Any) -> Array:
-        """Minus the divergence per bin, one value per frame; zero for a silent one.
+        """Minus the divergence per bin, one value per frame; zero for a silent frame.
 
         Parameters
         ----------
@@ -178,11 +178,11 @@ class DictionaryTransformer:
     def score(self, X: Any, y: Any = None) -> float:
         """The mean of `score_samples`, silent frames included: higher is better.
 
-        It compares dictionaries of one size. With more components it rises, on frames held out as
-        well, as activations are free to fit each frame: ``GridSearchCV`` over `n_components` takes
-        the largest. To choose their number, score what the dictionary is for, such as separation
-        (`ondes.Dictionary.separate`), or take the number from which on the score rises by less
-        than you care about.
+        Use it to compare dictionaries of the same size. It rises with the number of components, on
+        held-out frames as well, because activations are fitted to each frame: ``GridSearchCV`` over
+        `n_components` chooses the largest. To choose this number, measure the result that you
+        want, such as separation (`ondes.Dictionary.separate`), or take the number beyond which the
+        score hardly rises.
 
         Parameters
         ----------

@@ -273,7 +273,9 @@ def describe_dictionaries(dictionaries: Mapping[str, LearnedDictionary]) -> dict
         n_frames, history = dictionary.learner.n_frames_seen_, dictionary.history
         described = f"{len(dictionary.components)} components from {n_frames:,} frames"
         if history is not None:
-            described += f", {history.seconds:,.0f} s of audio"
+            n_passes = dictionary.learner.n_passes
+            passes = f" in all {n_passes} passes" if n_passes > 1 else ""
+            described += f", {history.seconds:,.0f} s of audio{passes}"
         settings[f"Dictionary of {name}"] = described
     return {"settings": tuple(settings.items())}
 

@@ -183,13 +183,15 @@ def _describe_players(content: ReportContent) -> str:
     parts = ["Levels and shares are those of a component when it plays alone."]
     if players and len(players) < len(content.components):
         parts.append(
-            f"The {len(players)} loudest components have a player: more would make this page too "
-            "large to open on a phone. A shorter excerpt has room for all of them."
+            f"Only the loudest {len(players)} of {len(content.components)} components have a "
+            "player: more would make this page too large to open on a phone. In a shorter excerpt, "
+            "all of them can have one."
         )
     seconds = max((sound.seconds for sound in players), default=content.seconds)
     if seconds < 0.99 * content.seconds:
         parts.append(
-            f"Each plays the {seconds:.0f} s where it is loudest, so that the page stays small."
+            f"Each player has the {seconds:.0f} s where its component is loudest, so that the page "
+            "stays small."
         )
     return " ".join(parts)
 
@@ -217,8 +219,8 @@ def _verdict(explained: Explained | None) -> str:
             "were learned from too little of it, or from something else."
         )
     return (
-        f"The components leave {1 - gained:.0%} of what one average spectrum leaves unexplained. "
-        "The shorter the first bar is beside the second, the better they describe this sound."
+        f"The error of the components is {1 - gained:.0%} of the error of one average spectrum. "
+        "The smaller this is, the better the components describe the sound."
     )
 
 

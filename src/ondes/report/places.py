@@ -46,7 +46,7 @@ class PlaceMeter:
     >>> meter = PlaceMeter("room", sr=16000, n_fft=1024, mic_distance=0.08)
     >>> meter.add(Stft(1024).forward(np.stack([noise[2:], noise[:-2]], axis=1)))
     >>> meter.describe()
-    'reaches microphone 2 0.12 ms later: 32° towards microphone 1, with 8 cm between them'
+    'arrives 0.12 ms later at microphone 2: 32° towards microphone 1, with microphones 8 cm apart'
     """
 
     def __init__(self, spatial: str, sr: int, n_fft: int, mic_distance: float | None = None):
@@ -72,11 +72,11 @@ class PlaceMeter:
             angle = math.degrees(math.atan2(right, left))
             return f"panned to {angle:.0f}° (0° is left, 45° the centre, 90° right)"
         delay, distance = self._delay(), self._distance
-        apart = f"{100 * distance:.3g} cm between them"
+        apart = f"microphones {100 * distance:.3g} cm apart"
         if abs(delay) < 5e-6:
-            return f"reaches both microphones together: straight ahead, with {apart}"
+            return f"arrives at both microphones together: straight ahead, with {apart}"
         later = 2 if delay > 0 else 1
-        heard = f"reaches microphone {later} {1e3 * abs(delay):.2f} ms later"
+        heard = f"arrives {1e3 * abs(delay):.2f} ms later at microphone {later}"
         if abs(delay) * SPEED_OF_SOUND > 1.2 * distance:
             return f"{heard}: too late for {apart}; give --mic-distance to see the angle"
         angle = abs(arrival_angle(delay, distance))

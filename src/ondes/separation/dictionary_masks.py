@@ -139,7 +139,7 @@ def learner_of(
 ) -> AdaptedSources | FreeComponents | None:
     """What learns from the mixture while it is separated, if anything; see `Separator`."""
     if adapt and n_free:
-        raise ValueError("Either sources adapt or free components are learned; give one.")
+        raise ValueError("adapt and n_free cannot be combined; give one of them.")
     if adapt:
         return AdaptedSources(sources, adapt, compute)
     if n_free:

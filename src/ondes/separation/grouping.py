@@ -69,7 +69,9 @@ def group_components(
     arrays = [frames] if isinstance(frames, np.ndarray) else frames
     features, energy = component_features(components, audio, arrays, compute)
     if not energy.any():
-        raise ValueError("All frames are silent, so components cannot be grouped; give others.")
+        raise ValueError(
+            "All frames are silent, so components cannot be grouped; give other frames."
+        )
     weights = energy / energy.max() + 1e-6
     centred = features - np.average(features, axis=0, weights=weights)
     spread = np.sqrt(np.average(centred**2, axis=0, weights=weights))

@@ -126,7 +126,7 @@ def _resolved(
     if isinstance(models, MixedSources) and spatial == "none":
         raise ValueError(
             "A trained separator and dictionaries together need spatial='room' or 'pan' "
-            "(--spatial); without, give either."
+            "(--spatial); without it, give only one of the two."
         )
     if isinstance(models, (TrainedModel, MixedSources, MaskStream)):
         return models

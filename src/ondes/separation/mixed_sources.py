@@ -46,8 +46,8 @@ class MixedSources:
         trained = [each for each in models.values() if isinstance(each, TrainedModel)]
         if len(trained) != 1:
             raise ValueError(
-                f"{len(trained)} trained separators were given; give one, and dictionaries of "
-                "other sources."
+                f"{len(trained)} trained separators were given; give one, and dictionaries for "
+                "the other sources."
             )
         (model,) = trained
         rows = model.weights.dictionaries[0].astype(np.float64)
@@ -74,7 +74,7 @@ class MixedSources:
         if (others.exponent, others.divergence) != (own.exponent, own.divergence):
             raise ValueError(
                 "A trained separator models magnitudes with the Kullback-Leibler divergence; learn "
-                "the dictionaries beside it so, as ondes learn does by default."
+                "the dictionaries in the same way, as ondes learn does by default."
             )
         sources = replace(
             own,

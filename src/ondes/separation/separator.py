@@ -39,42 +39,43 @@ MOST_FRAMES_AT_ONCE, VALUES_AT_ONCE = 256, 2**18  # of a frame's channels and bi
 class Separator:
     """Separate a stream at constant memory: samples in, samples of each source out.
 
-    By default masks come from the mean power of the channels and are the same for each channel, so
-    that a source keeps its place in the stereo image. Above the highest frequency that the models
-    know, every source gets the mean of its masks over the octave below. With `spatial`, the
-    channels are used to tell sources apart.
+    By default masks are computed from the mean power of the channels and are the same for each
+    channel, so that a source keeps its place in the stereo image. Above the highest frequency of
+    the models, the mask of a source is its mean over the octave below. With `spatial`, differences
+    between the channels help to separate the sources.
 
     Parameters
     ----------
     models : mapping of str to Dictionary, one Dictionary with groups, Sources, or TrainedSeparator
         The dictionaries of the sources, or a separator that was trained for them. With `spatial`,
-        one of the mapping may be a trained separator, which adds all of its sources.
+        one value of the mapping may be a trained separator, which adds all of its sources.
     sr : int, optional
         Sampling rate of the mixture; by default that of the models.
     spatial : {"none", "room", "pan"}
-        What tells the sources apart besides their spectra. "room": several microphones, as many
+        What distinguishes the sources besides their spectra. "room": several microphones, as many
         as sources, from two to eight; a demixing matrix in every bin. "pan": stereo where each
         source is panned to a place of its own; there may be more sources than channels. Both
-        work on blocks of 20 s, and remember what they found with a half-life of 20 s.
+        work on blocks of 20 s, in which earlier blocks count with a half-life of 20 s.
     residual : str, optional
         Name of one more source, for power beyond ten times what the dictionaries explain. By
         default the sources share all power in proportion.
     adapt : str or sequence of str
         Names of sources whose dictionaries adapt to the mixture while it is separated, with what
-        was learned before as a prior. Good for the less known source, such as music under a voice.
+        was learned before as a prior. Use it for the source that its dictionary describes less
+        well, such as music under a voice.
     n_free : int
         Components learned from the mixture itself while it is separated. They are one more
         source; the given components stay fixed.
     rest : str
-        Name of that source.
+        Name of the source of these components.
     penalty : ActivationPenalty, optional
         On the activations, with the sources as groups: with `GroupLog` fewer sources are active
         at a time.
     batch_size : int, optional
         Frames separated at a time, and between two updates of dictionaries that adapt. The output
         is delayed by as many frames. By default 64, or 256 with `adapt` or `n_free`; with `spatial`
-        20 s, and 32 frames for a live stream; with ``backend="torch"``, whose whole chain is on
-        the device, a minute.
+        20 s (choose 32 frames for a live stream); with ``backend="torch"``, where everything is
+        computed on the device, a minute.
     random_state : int
         Decides the first dictionary of the free components.
     backend, device, n_jobs
@@ -162,7 +163,7 @@ class Separator:
         self._images.reset()
 
     def push(self, samples: ArrayLike) -> dict[str, Samples]:
-        """Take the next samples; return those of each source that are ready.
+        """Separate the next samples; return those samples of each source that are ready.
 
         Parameters
         ----------
@@ -309,8 +310,8 @@ def separate_file(
     Raises
     ------
     FileError
-        At once where the recording cannot be opened; where it is damaged further on, after
-        everything before the damage has been separated.
+        At once if the recording cannot be opened; if it is damaged later on, after everything
+        before the damage has been separated.
 
     Examples
     --------

@@ -95,7 +95,9 @@ class Sources:
 
     def __post_init__(self) -> None:
         if not self.names or len(set(self.names)) < len(self.names):
-            raise ValueError(f"names={self.names!r} must be at least one name, each of them once.")
+            raise ValueError(
+                f"names={self.names!r} must be at least one name, and none of them twice."
+            )
         if self.dictionary.shape[1] != self.stft.n_bins:
             raise ValueError(
                 f"The dictionary has {self.dictionary.shape[1]} bins and the STFT "
@@ -153,8 +155,8 @@ class Sources:
         for name in others:
             if not settings[name].fits(settings[first]):
                 raise ValueError(
-                    f"The dictionaries {first!r} ({settings[first]}) and {name!r} "
-                    f"({settings[name]}) are for different frames; learn both with the same "
+                    f"The dictionaries {first!r} and {name!r} differ in "
+                    f"{settings[first].differences(settings[name])}; learn both with the same "
                     "settings."
                 )
         rows = [dictionary.components for dictionary in dictionaries.values()]
@@ -248,12 +250,19 @@ class _Settings(NamedTuple):
     divergence: BetaDivergence
     sparsity: float
 
-    def __str__(self) -> str:
-        audio = self.audio
-        return (
-            f"{audio.sr} Hz, {audio.stft}, {audio.spectrum}, β = {self.divergence.beta:g}, "
-            f"sparsity {self.sparsity:g}"
-        )
+    def differences(self, other: _Settings) -> str:
+        """What differs, and how, by the names that the settings have for users."""
+        pairs = zip(self._by_name().items(), other._by_name().values(), strict=True)
+        found = [f"{name} ({own} and {others})" for (name, own), others in pairs if own != others]
+        return ", ".join(found)
+
+    def _by_name(self) -> dict[str, object]:
+        audio, stft = self.audio, self.audio.stft
+        return {
+            "sr": audio.sr, "n_fft": stft.n_fft, "hop_length": stft.hop_length,
+            "window": stft.window, "spectrum": audio.spectrum,
+            "beta_loss": f"β = {self.divergence.beta:g}", "sparsity": f"{self.sparsity:g}",
+        }  # fmt: skip
 
     def fits(self, other: _Settings) -> bool:
         """Whether frames of the one are frames of the other; silence does not matter."""
@@ -262,7 +271,7 @@ class _Settings(NamedTuple):
 
 def _settings_of(name: str, dictionary: SourceDictionary) -> _Settings:
     if not hasattr(dictionary, "components"):
-        raise ValueError(f"{name!r} has learned nothing yet; learn it first.")
+        raise ValueError(f"{name!r} has not been learned yet; learn it first.")
     estimator = dictionary.learner
     if estimator.background is not None:
         raise ValueError(

@@ -215,21 +215,21 @@ class SeparatorTrainer:
         self.n_updates, self.share_done = int(state["n_updates"]), float(state["share_done"])
         self._next_check, self._n_worse = float(state["next_check"]), int(state["n_worse"])
         if min(self.n_updates, self._n_worse) < 0 or not 0 <= self.share_done <= 1:
-            raise ValueError("its counts are not possible")
+            raise ValueError("its counts are not valid")
         self.best = float(state["best"])
         self.si_sdr = {name: float(state["si_sdr"][name]) for name in self._names}
         self.best_si_sdr = {name: float(state["best_si_sdr"][name]) for name in self._names}
         moments = state["moments"]
         shapes = [tuple(each.shape) for each in self._parameters]
         if [tuple(map(np.shape, each)) for each in moments] != [(each, each) for each in shapes]:
-            raise ValueError("its moments are of another shape")
+            raise ValueError("its moments have another shape")
         try:
             self._best_state = _tensors(state["best_network"], self._device)
             self._network.load_state_dict(self._best_state)
             self._network.load_state_dict(_tensors(state["network"], self._device))
             torch.set_rng_state(torch.tensor(state["random_state"]))
         except RuntimeError as error:
-            raise ValueError("it is of a separator of another shape") from error
+            raise ValueError("it belongs to a separator of another shape") from error
         for each, averages in zip(self._parameters, moments, strict=True):
             self._adam.state[each] = {
                 "step": torch.tensor(float(self.n_updates), device=self._device),

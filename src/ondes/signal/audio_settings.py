@@ -27,10 +27,10 @@ class AudioSettings:
         Samples per second that every recording is resampled to.
     stft : Stft
     top_db : float or None
-        Frames this many decibels below the loudest so far of their recording are silent: they are
-        left out, and so are frames of zeros. None keeps every frame.
+        Frames this many decibels below the loudest frame so far of their recording are silent: they
+        are left out, and so are frames of zeros. None keeps every frame.
     spectrum : {"power", "magnitude"}
-        What a frame holds: the mean power of the channels, or its square root. Which frames are
+        The values of a frame: the mean power of the channels, or its square root. Which frames are
         silent depends on power in either case.
 
     Examples

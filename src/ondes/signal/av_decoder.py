@@ -107,12 +107,12 @@ class AvDecoder:
             frame = next(self._frames, None)
         except (self._failure, IndexError) as error:  # PyAV's for a stream that begins midway
             raise FileError(
-                self._name, f"is damaged {self._position / self.sr:.1f} s in"
+                self._name, f"is damaged at {self._position / self.sr:.1f} s"
             ) from error
         if frame is None:
             return None
         if (frame.sample_rate, frame.layout.nb_channels) != (self.sr, self.channels):
-            raise FileError(self._name, "changes its sampling rate or channels midway")
+            raise FileError(self._name, "changes its sampling rate or number of channels")
         if frame.format.is_planar and self.channels <= MAX_PLANES:
             return to_float(frame.to_ndarray().T)
         blocks = self._interleaved(frame) if frame.format.is_planar else [frame]

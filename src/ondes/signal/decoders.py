@@ -159,7 +159,7 @@ def _check(name: str, decoder: SoundFileDecoder, file: BinaryIO, facts: ogg.OggF
     if decoder.format == "MP3":
         _check_mp3_length(name, decoder, file)
     elif integrity.is_truncated(file) or not facts.is_complete:
-        raise FileError(name, "is truncated: it ends before its header says; copy it again")
+        raise FileError(name, "is truncated: it is shorter than its header says; copy it again")
     n_bytes = file.seek(0, os.SEEK_END)
     integrity.check_length(name, decoder.n_samples, n_bytes, decoder.format)
     if decoder.n_samples == 0:
@@ -170,7 +170,7 @@ def _check_mp3_length(name: str, decoder: SoundFileDecoder, file: BinaryIO) -> N
     """Refuse an MP3 whose length libsndfile misjudges: it would stop early."""
     found, expected = integrity.mp3_n_samples(file), decoder.n_samples or 0
     if found < expected - MP3_TRIM:
-        raise FileError(name, "is truncated: it ends before its header says; copy it again")
+        raise FileError(name, "is truncated: it is shorter than its header says; copy it again")
     if found > expected + MP3_TRIM:
         raise FileError(name, f"has no length in its header; to read all of it, {INSTALL_FORMATS}")
 

@@ -88,7 +88,7 @@ def check_same(saved: Mapping[str, NDArray[Any]], recordings: Sequence[Recording
         return
     counted, counted_before = Counter(each.name for each in recordings), Counter(names)
     for name in sorted(counted_before - counted):
-        raise ValueError(f"{printable(name)} is gone since the position was saved: bring it back.")
+        raise ValueError(f"{printable(name)} is missing since the position was saved: restore it.")
     for name in sorted(counted - counted_before):
         raise ValueError(
             f"{printable(name)} is new since the position was saved: leave it out for now."
@@ -107,12 +107,12 @@ def _check_one(recording: Recording, name: str, sr: int, n_samples: int, mark: s
     if (recording.sr, recording.n_samples) != (sr, known):
         raise ValueError(
             f"{said} has {recording.n_samples} samples at {recording.sr} Hz, and had "
-            f"{known} at {sr} Hz when the position was saved: bring it back as it was."
+            f"{known} at {sr} Hz when the position was saved: restore it as it was."
         )
     if recording.mark != mark:  # perhaps only its tags, which would be no reason to lose a run
         warnings.warn(
             f"{said} has changed since the position was saved; if its sound has changed, the "
-            "result will be another one.",
+            "result will differ.",
             RuntimeWarning,
             stacklevel=4,
         )

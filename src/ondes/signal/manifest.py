@@ -89,7 +89,7 @@ def _locations(lines: Iterator[str], path: Path | RemotePath, folder: Path) -> I
                 times = float(start or 0), float(end) if end else None
                 location = Part(cast(Path, location), *times)
         except (LookupError, ValueError) as error:
-            reason = f"recording {number} has no path, or impossible times ({error})".rstrip(".")
+            reason = f"recording {number} has no path, or invalid times ({error})".rstrip(".")
             raise FileError(f"@{path}", reason) from error
         yield location
 

@@ -99,7 +99,7 @@ class PcmDecoder:
         if self._bytes_left is not None:
             self._bytes_left -= len(data)
             if wanted and not whole:
-                raise FileError(self._name, "is truncated: it ends before its header says")
+                raise FileError(self._name, "is truncated: it is shorter than its header says")
         if not whole and not self._is_begun:
             raise FileError(self._name, "holds no samples")
         self._is_begun = True

@@ -183,8 +183,8 @@ class AudioBlocks:
             with np.errstate(over="ignore", invalid="ignore"):
                 is_finite = np.isfinite(samples.sum()) or np.isfinite(samples).all()
             if not is_finite:
-                where = f"{self._n_read / self._decoder.sr:.1f} s in"
-                raise FileError(self._name, f"has NaN or infinite samples, {where} or soon after")
+                where = f"{self._n_read / self._decoder.sr:.1f} s"
+                raise FileError(self._name, f"has NaN or infinite samples at {where} or soon after")
             self._n_read += len(samples)
             yield samples
 
@@ -277,7 +277,7 @@ def read(
     ----------
     recording : str, Path or binary stream
     sr : int, optional
-        Sampling rate of the samples, the recording's own if not given.
+        Sampling rate of the samples; by default that of the recording.
     raw : RawFormat, optional
         The format of samples that have no header.
 
@@ -289,7 +289,7 @@ def read(
     Raises
     ------
     FileError
-        Where it cannot be read to its end.
+        If it cannot be read to its end.
 
     Examples
     --------

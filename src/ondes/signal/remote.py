@@ -248,7 +248,7 @@ def _system(path: RemotePath) -> tuple[Any, str]:
         protocol = link.partition("://")[0].lower()
         if protocol not in PROTOCOLS:
             known = ", ".join(sorted(PROTOCOLS))
-            raise FileError(path, f"has the protocol {protocol}, which is none of {known}")
+            raise FileError(path, f"has the protocol {protocol}, which is not one of {known}")
     try:
         first, _, archive = path.url.partition("::")
         if archive:

@@ -134,7 +134,7 @@ class SoundFileDecoder:
         try:
             return call(*arguments)
         except soundfile.LibsndfileError as error:
-            reason = f"is damaged {sample / self.sr:.1f} s in ({plain_reason(error)})"
+            reason = f"is damaged at {sample / self.sr:.1f} s ({plain_reason(error)})"
             raise FileError(self._name, reason) from error
 
     def _is_truncated(self) -> bool:

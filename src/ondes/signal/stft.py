@@ -132,8 +132,8 @@ class Stft:
         Parameters
         ----------
         ratio : float
-            The other sampling rate, divided by the one of this transform. The first bins stand for
-            the same frequencies, but for the rounding of `n_fft` to whole samples.
+            The other sampling rate, divided by the one of this transform. The first bins are the
+            same frequencies, except for the rounding of `n_fft` to whole samples.
 
         Examples
         --------
@@ -223,8 +223,8 @@ class Stft:
         ----------
         frames : array of shape (n_frames, n_bins) or (n_frames, n_channels, n_bins)
         n_samples : int, optional
-            Length of the signal; if not given, all that the frames cover, which may be up to
-            ``hop_length - 1`` samples more.
+            Length of the signal; if not given, all samples that the frames cover, which may be up
+            to ``hop_length - 1`` more than the signal had.
 
         Returns
         -------

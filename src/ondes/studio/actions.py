@@ -29,7 +29,7 @@ def perform(session: Session, name: str, arguments: Arguments) -> None:
     try:
         _ACTIONS[name](session, arguments)
     except (KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f"The action {name!r} lacks something; reload the page.") from error
+        raise ValueError(f"The action {name!r} is incomplete; reload the page.") from error
 
 
 def _move(session: Session, given: Arguments) -> None:
@@ -171,7 +171,7 @@ def _components(session: Session, given: Arguments) -> list[int]:
     n = session.components().n_parts
     components = [int(each) for each in given["components"]]
     if not all(0 <= each < n for each in components):
-        raise ValueError("That component does not exist any more; choose another one.")
+        raise ValueError("That component no longer exists; choose another one.")
     return components
 
 

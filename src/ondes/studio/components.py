@@ -163,7 +163,9 @@ def split_further(
         raise ValueError("The group is empty; move components into it first.")
     n_new = min(2 * len(members), len(members) + MAX_COMPONENTS - components.n_parts)
     if n_new <= len(members):
-        raise ValueError(f"There are {components.n_parts} components already, which is the most.")
+        raise ValueError(
+            f"There are {components.n_parts} components already, which is the maximum."
+        )
     sources = Sources.from_components(components.dictionary, {"group": members})
     with tempfile.TemporaryDirectory() as folder:
         stems = [Path(folder, f"{n}.rf64") for n in range(len(recordings))]
@@ -200,7 +202,9 @@ def learn_sound(
     n_free = MAX_COMPONENTS - components.n_parts
     n_new = min(max(N_OF_A_SOUND, len(replaced)), len(replaced) + n_free)
     if n_new < 1:
-        raise ValueError(f"There are {components.n_parts} components already, which is the most.")
+        raise ValueError(
+            f"There are {components.n_parts} components already, which is the maximum."
+        )
     sr, stft = components.sr, components.stft
     samples = recording.samples(round(start * sr), round(end * sr), sr)
     if len(samples) < stft.n_fft:

@@ -85,7 +85,7 @@ class Project:
         for group in self.groups:
             if group.id == id:
                 return group
-        raise ValueError("That group does not exist any more; choose another one.")
+        raise ValueError("That group no longer exists; choose another one.")
 
     def owner(self, component: int) -> Group | None:
         """The group that a component is in."""

@@ -110,7 +110,7 @@ class Studio:
         name = PurePath(request.query_params.get("name", "").replace("\\", "/")).name or "sound"
         size = int(request.headers.get("content-length", 0))
         if size > shutil.disk_usage(self._session.folder).free - 256 * MEBIBYTE:
-            raise ValueError(f"{name} is larger than the room on this disk.")
+            raise ValueError(f"{name} is larger than the free space on this disk.")
         suffix = PurePath(name).suffix.lower()
         suffix = suffix if suffix[1:].isalnum() and len(suffix) <= 6 else ""
         id = f"d{len(self._dropped) + 1}"  # noqa: A001
@@ -203,7 +203,7 @@ class Studio:
         recording = self._session.recording(request.path_params["recording"])
         level, index = int(request.path_params["level"]), request.path_params["index"]
         if level not in pictures.LEVELS or index > MEBIBYTE:
-            raise ValueError("There is no picture of that zoom.")
+            raise ValueError("There is no picture at that zoom; reload the page.")
         return recording, level, index
 
     async def _data(
@@ -232,7 +232,7 @@ async def _json(request: Request) -> dict[str, Any]:
     except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict):
-        raise ValueError("The request is not understood; reload the page.")
+        raise ValueError("The request is not valid; reload the page.")
     return given
 
 
@@ -241,4 +241,4 @@ async def _complaint(request: Request, error: Exception) -> Response:
 
 
 def _not_found() -> Response:
-    return JSONResponse({"error": "There is no such thing."}, 404)
+    return JSONResponse({"error": "There is nothing at this address; reload the page."}, 404)

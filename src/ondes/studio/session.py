@@ -116,13 +116,13 @@ class Session:
     def recording(self, id: str) -> Recording:  # noqa: A002
         """An open recording; ValueError where there is none of this id."""
         if id not in self.recordings:
-            raise ValueError("That recording is not open any more; open it again.")
+            raise ValueError("That recording is no longer open; open it again.")
         return self.recordings[id]
 
     def model(self, index: int) -> Separable:
         """A model by its index; ValueError where there is none."""
         if not 0 <= index < len(self.models):
-            raise ValueError("These sounds do not exist any more; find them again.")
+            raise ValueError("These sounds no longer exist; find them again.")
         return self.models[index]
 
     # ---- changes ----
@@ -255,7 +255,7 @@ class Session:
             number = self.add_model(cleaner)
             self.do(lambda project: replace(project, cleaner=number))
 
-        return self.jobs.start("Listening to the noise", work)
+        return self.jobs.start("Learning the noise", work)
 
     def _open(self, files: Sequence[OpenedFile], progress: Progress) -> None:
         n_before = len(self.recordings)
@@ -300,7 +300,7 @@ class Session:
 
     def _apply(self, work: Work, recordings: Sequence[Recording], progress: Progress) -> None:
         """Put saved work in the place of the present one."""
-        progress(0.0, "Listening")
+        progress(0.0, "Reading the recordings")
         project, model, cleaner = work.on(recordings), None, None
         if work.dictionary is not None:
             heard = finding.listened(work.dictionary, recordings, progress)

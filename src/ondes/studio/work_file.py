@@ -121,7 +121,7 @@ def read_work(path: Path) -> Work:
     if "parameters" in document:
         dictionary = Dictionary(*model_of(path, document))
     elif STUDIO not in document:
-        raise FileError(path, "is no dictionary and no saved work")
+        raise FileError(path, "is neither a dictionary nor saved work")
     if dictionary is not None and dictionary.audio is None:
         raise FileError(path, "was learned from arrays, so it cannot be heard")
     if STUDIO not in document:

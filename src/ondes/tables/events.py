@@ -77,10 +77,11 @@ class EventFinder:
             )
         self._threshold, self._min_length, self._min_gap = threshold, min_length, min_gap
         self._open: dict[str, Event] = {}
+        self._closed: list[Event] = []  # later ones that must wait for one that began before
         self._recording: str | None = None
 
     def push(self, block: LevelBlock) -> list[Event]:
-        """Take the next block; return the events that nothing can extend any more."""
+        """Take the next block; return the events before which none can begin any more."""
         done = self.flush() if block.recording != self._recording else []
         self._recording = block.recording
         if not len(block):
@@ -94,18 +95,26 @@ class EventFinder:
                     float(levels[first : last + 1].max()),
                     float(block.oddness[first : last + 1].max()),
                 )  # fmt: skip
-                done += self._add(event, block)
+                self._add(event, block)
             if name in self._open and block.end[-1] - self._open[name].end >= self._min_gap + TINY:
-                done += self._close(name)
-        return sorted(done, key=lambda event: (event.start, event.end))
+                self._close(name)
+        return done + self._in_order()
 
     def flush(self) -> list[Event]:
         """Return the last events of a recording."""
-        done = [event for name in list(self._open) for event in self._close(name)]
-        return sorted(done, key=lambda event: (event.start, event.end))
+        for name in list(self._open):
+            self._close(name)
+        return self._in_order()
 
-    def _add(self, event: Event, block: LevelBlock) -> list[Event]:
-        before, done = self._open.get(event.name), []
+    def _in_order(self) -> list[Event]:
+        """By their start, those that start before every open event."""
+        limit = min((event.start for event in self._open.values()), default=float("inf"))
+        ready = [event for event in self._closed if event.start < limit]
+        self._closed = [event for event in self._closed if event.start >= limit]
+        return sorted(ready, key=lambda event: (event.start, event.end))
+
+    def _add(self, event: Event, block: LevelBlock) -> None:
+        before = self._open.get(event.name)
         if before is not None:
             gap = event.start - before.end
             if gap < self._min_gap - TINY or gap <= TINY:
@@ -113,15 +122,15 @@ class EventFinder:
                 odd = max(before.oddness, event.oddness)
                 event = replace(before, end=event.end, level=level, oddness=odd)
             else:
-                done = self._close(event.name)
+                self._close(event.name)
         if event.clock is None and block.clock is not None:
             event = replace(event, clock=block.clock + timedelta(seconds=event.start))
         self._open[event.name] = event
-        return done
 
-    def _close(self, name: str) -> list[Event]:
+    def _close(self, name: str) -> None:
         event = self._open.pop(name)
-        return [event] if event.end - event.start >= self._min_length - TINY else []
+        if event.end - event.start >= self._min_length - TINY:
+            self._closed.append(event)
 
 
 def find_events(

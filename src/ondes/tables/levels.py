@@ -77,7 +77,7 @@ def activations(
     on_error: Callable[[FileError], object] | None = None,
     **options: Any,
 ) -> Iterator[LevelBlock]:
-    """What sounds when in recordings of any length, block by block, at constant memory.
+    """Measure what sounds when in recordings of any length, block by block, at constant memory.
 
     Parameters
     ----------
@@ -85,10 +85,10 @@ def activations(
         Files; see `ondes.read` for what they may be.
     models : Dictionary, mapping of str to Dictionary, Sources, or TrainedSeparator
     on_error : callable, optional
-        Called with the `FileError` of a recording that cannot be read to its end; the others
-        follow. Without it the error is raised.
+        Called with the `FileError` of a recording that cannot be read to its end; then the other
+        recordings follow. Without it the error is raised.
     **options
-        Of `ondes.tables.recording_levels`: `by`, `every`, `start`, `end`, `oddness`, `raw`,
+        Options of `ondes.tables.recording_levels`: `by`, `every`, `start`, `end`, `oddness`, `raw`,
         `backend`, `device` and `n_jobs`.
 
     Yields

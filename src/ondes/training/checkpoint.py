@@ -129,7 +129,7 @@ def check_finished_run(
     """
     run = None if finished.history is None else finished.history.run
     if run is None:
-        raise FileError(path, f"exists already, and is not of this run; {OTHER_NAME}")
+        raise FileError(path, f"exists already, and does not belong to this run; {OTHER_NAME}")
     check_same_run(
         path, Checkpoint(finished, {}, run["settings"]), model, settings, remedy=OTHER_NAME
     )

@@ -14,7 +14,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "This needs PyTorch, which is not installed: pip install 'ondes[torch]'; learning and "
-        "separating also work without it, with backend='native'."
+        "separating on the CPU do not need it."
     ) from error
 
 __all__ = ["Tensor", "constants", "memory_errors", "ready", "torch", "widest"]
@@ -45,7 +45,7 @@ def ready(device: str) -> str:
     is_there = kind == "cpu" or getattr(torch, kind).is_available()
     if not is_there:
         raise DeviceError(
-            f"device={device!r} was requested, but PyTorch finds none here: {instead}"
+            f"device={device!r} was requested, but PyTorch finds no such device: {instead}"
         )
     try:
         torch.zeros(1, device=device)

@@ -51,16 +51,16 @@ def unsupported(problem: Problem, dtype: torch.dtype) -> str | None:
     kind = type(problem.penalty)
     if problem.divergence.beta not in (0, 1):
         return (
-            "The fused kernel has the divergences of Itakura-Saito and Kullback-Leibler, not that "
-            f"of β = {problem.divergence.beta:g}."
+            "The fused kernel supports the divergences of Itakura-Saito and Kullback-Leibler, not "
+            f"that of β = {problem.divergence.beta:g}."
         )
     if dtype != torch.float32:
         return f"The fused kernel works in float32, not {str(dtype).removeprefix('torch.')}."
     if problem.penalty is not None and kind not in (L1, GroupLog):
-        return f"The fused kernel has the penalties L1 and GroupLog, not {kind.__name__}."
+        return f"The fused kernel supports the penalties L1 and GroupLog, not {kind.__name__}."
     if len(problem.dictionary) > MAX_COMPONENTS:
         return (
-            f"The fused kernel takes at most {MAX_COMPONENTS} components, "
+            f"The fused kernel supports at most {MAX_COMPONENTS} components, "
             f"not {len(problem.dictionary)}."
         )
     if problem.floor < LOWEST_FLOOR:

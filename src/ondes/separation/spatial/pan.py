@@ -122,8 +122,8 @@ class PanSolver:
     def _warned(self, nowhere: NDArray[np.float64]) -> NDArray[np.float64]:
         if not self._has_warned:
             warnings.warn(
-                "spatial='pan' found no places that the sources' dictionaries agree with; the "
-                "dictionaries alone separate, as with 'none'.",
+                "spatial='pan' found no places that fit the dictionaries; only the dictionaries "
+                "are used, as with 'none'.",
                 stacklevel=2,
             )
         self._has_warned = True

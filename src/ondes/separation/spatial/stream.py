@@ -215,8 +215,8 @@ def _warn_of_channels(block: Frames, spatial: str) -> bool:
     dead = [str(n + 1) for n in np.flatnonzero(power <= DEAD * power.max())]
     if dead:
         warnings.warn(
-            f"Channel {', '.join(dead)} is silent, so spatial={spatial!r} cannot use it; the "
-            "dictionaries alone separate.",
+            f"Channel {', '.join(dead)} is silent, so spatial={spatial!r} cannot use it; "
+            "only the dictionaries are used.",
             stacklevel=4,
         )
         return True
@@ -224,8 +224,8 @@ def _warn_of_channels(block: Frames, spatial: str) -> bool:
         product = np.abs(np.sum(scaled[:, i] * scaled[:, j].conj(), dtype=np.complex128)) ** 2
         if product > SAME * power[i] * power[j]:
             warnings.warn(
-                f"Channels {i + 1} and {j + 1} hold the same signal, so spatial={spatial!r} cannot "
-                "tell places apart; the dictionaries alone separate.",
+                f"Channels {i + 1} and {j + 1} have the same signal, so spatial={spatial!r} cannot "
+                "distinguish places; only the dictionaries are used.",
                 stacklevel=4,
             )
             break

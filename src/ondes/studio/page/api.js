@@ -19,7 +19,7 @@ async function send(path, options) {
     return await answer(await fetch(new URL(path, base), options));
   } catch (error) {
     if (error instanceof TypeError) {
-      throw new Error("The studio has ended: start ondes studio again.");
+      throw new Error("The studio has stopped: start ondes studio again.");
     }
     throw error;
   }

@@ -72,8 +72,8 @@ const KEYS = [
   ["Space", "play or pause"], ["O", "the original, to compare"], ["L", "repeat the selection"],
   ["← →", "move in the picture, or between sounds"], ["Shift ← →", "select"],
   ["+ −", "zoom in and out"], ["Z, Shift Z", "zoom to the selection, show all"],
-  ["Esc", "select nothing"], ["1 … 9", "move the sound, or the selected ones, to that group"],
-  ["0", "take it out of its group"], ["N", "new group"], ["Enter or X", "select a sound, or not"],
+  ["Esc", "clear the selection"], ["1 … 9", "move the sound, or the selected ones, to that group"],
+  ["0", "take the sound out of its group"], ["N", "new group"], ["Enter or X", "select or deselect a sound"],
   ["M, S", "mute, solo the sound or group"],
   ["Ctrl Z, Ctrl Shift Z", "undo, redo"], ["Ctrl O, Ctrl S, Ctrl E", "open, save, export"],
 ];
@@ -81,6 +81,6 @@ const KEYS = [
 export function showHelp() {
   show("Keys",
     el("dl", { class: "keys" }, ...KEYS.flatMap(([key, text]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, text)])),
-    el("p", { class: "quiet" }, "Drag over the picture to select a part; click to move there. Ctrl and the wheel zoom."),
+    el("p", { class: "quiet" }, "Drag over the picture to select a part; click to move there. Ctrl and the mouse wheel zoom."),
     el("div", { class: "line" }, closer()));
 }

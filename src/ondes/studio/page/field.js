@@ -120,7 +120,7 @@ export class Field {
     };
     return el("section", { class: "card-like", "aria-label": "Learn a sound" },
       el("h3", {}, "Learn this sound"),
-      el("p", { class: "quiet" }, "Drag over one call in the picture and name it. Then moments like it become events."),
+      el("p", { class: "quiet" }, "Drag over one call in the picture and name it. Then similar moments become events."),
       el("label", {}, "Name ", name),
       el("button", { type: "button", id: "learn-sound", data: { waits: "", selects: "" }, onclick: learn }, "Learn this sound, find more"));
   }

@@ -49,7 +49,7 @@ export class Speech {
     const place = span && places().find(({ id }) => id === span.recording);
     const where = place ? `${clock(place.offset + span.start, 1)} to ${clock(place.offset + span.end, 1)}` : null;
     return el("li", {},
-      el("h3", {}, kind === "noise" ? "The noise" : "The speaker", isOptional && el("span", { class: "quiet" }, " (if you like)")),
+      el("h3", {}, kind === "noise" ? "The noise" : "The speaker", isOptional && el("span", { class: "quiet" }, " (optional)")),
       el("p", { class: "quiet" }, where ? `Selected: ${where}.` : text),
       el("div", { class: "line" },
         el("button", { type: "button", id: `is-${kind}`, data: { selects: "" }, onclick: () => this.#use(kind) }, label),
