@@ -26,8 +26,10 @@ class PairSummation {
         for (size_t first = 0; first < pairs_.n_bins; first += BINS) {
             const size_t n = pairs_.n_bins - first < BINS ? pairs_.n_bins - first : BINS;
             for (size_t row = 0; row < pairs_.n_rows; ++row) multiply(row, first, n);
-            for (size_t signal = 0; signal < stride_; signal += VECTORS * LANE)
-                with_vectors(vectors_from(signal), [&](auto count) {
+            size_t vectors = 0;
+            for (size_t signal = 0; signal < stride_; signal += vectors * LANE) {
+                vectors = vectors_from(signal);
+                with_vectors(vectors, [&](auto count) {
                     constexpr size_t V = decltype(count)::value;
                     pack<V>(signal, first, n);
                     by_rows(pairs_.n_rows, [&](size_t row, auto rows) {
@@ -37,6 +39,7 @@ class PairSummation {
                             nothing);
                     });
                 });
+            }
         }
         for (size_t row = 0; row < pairs_.n_rows; ++row)
             for (size_t k = 0; k < pairs_.n_signals; ++k)
@@ -48,9 +51,10 @@ class PairSummation {
 
     static size_t depth(const PairSums& pairs) { return BINS * pairs.n_distances; }
     static size_t stride(const PairSums& pairs) { return (pairs.n_signals + LANE - 1) / LANE * LANE; }
+    // As even as possible: one vector alone would wait for its own sums.
     size_t vectors_from(size_t signal) const {
-        const size_t left = (stride_ - signal) / LANE;
-        return left < VECTORS ? left : VECTORS;
+        const size_t left = (stride_ - signal) / LANE, n_blocks = (left + VECTORS - 1) / VECTORS;
+        return (left + n_blocks - 1) / n_blocks;
     }
 
     // The shapes of V · LANE signals in n bins, one row per distance and bin, zeros behind the last.

@@ -30,7 +30,7 @@ __all__ = ["OverlapEnergy"]
 
 Spectra = NDArray[np.complex64]
 
-NEGLIGIBLE = 2e-2  # of the largest coefficient; together they change energies by 0.01 dB
+NEGLIGIBLE = 3e-2  # of the largest coefficient; together they change energies by 0.04 dB
 MAX_BINS = 12  # apart; only windows that are not smooth reach this
 ROWS_AT_ONCE = 64
 
