@@ -32,12 +32,11 @@ import ondes  # noqa: E402
 PAGE = HERE.parent / "docs" / "algorithm.md"
 TABLES = {race.IS: "first-dictionary", race.KL: "first-dictionary, Kullback-Leibler"}
 FILES = {race.IS: "first_dictionary", race.KL: "first_dictionary_kl"}
-BEFORE, RANDOM, DEFAULT = "frames, k-means++", "random frames", "auto: the default"
+BEFORE, RANDOM = "frames, k-means++", "random frames"
 VARIANTS: dict[str, dict[str, Any]] = {
     BEFORE: {"init": "k-means++"},
     RANDOM: {"init": "random"},
-    "bins, parts": {"init": "parts"},
-    DEFAULT: {"init": "auto"},
+    "bins, parts: the default": {},
 }
 # What moves the dictionary more, from the same frames; on the largest set only.
 STEPS: dict[str, dict[str, Any]] = {

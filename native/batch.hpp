@@ -46,31 +46,39 @@ template <class T> class PackedModel {
         Array<double> model(n_bins);
         std::fill_n(model.get(), n_bins, floor);
         const double even = double(n_bins) / double(n_components);
-        for (std::size_t k = 0; k < n_rows_; ++k) {
-            const bool component = k < n_components;
-            const double* const row = component ? dictionary + k * n_bins : background;
-            for (std::size_t bin = 0; bin < n_bins; ++bin) {
-                rows_[k * stride_ + bin] = columns_[bin * n_rows_ + k] = T(row[bin]);
-                if (component) model[bin] += even * row[bin];
-            }
-            std::fill_n(&rows_[k * stride_ + n_bins], stride_ - n_bins, T(0));
-        }
+        const auto row = [&](std::size_t k) {
+            return k < n_components ? dictionary + k * n_bins : background;
+        };
+        // A few rows at a time, while they are in the caches.
+        double sum[SIDE], squares[SIDE];
         const bool is = kernel.loss == Loss::itakura_saito;
+        for (std::size_t first = 0; first < n_rows_; first += SIDE) {
+            const std::size_t last = std::min(first + SIDE, n_rows_);
+            std::fill_n(sum, SIDE, 0.0);
+            std::fill_n(squares, SIDE, 0.0);
+            for (std::size_t k = first; k < last; ++k) {
+                std::copy_n(row(k), n_bins, &rows_[k * stride_]);
+                std::fill_n(&rows_[k * stride_ + n_bins], stride_ - n_bins, T(0));
+                if (k < n_components)
+                    for (std::size_t bin = 0; bin < n_bins; ++bin) model[bin] += even * row(k)[bin];
+            }
+            for (std::size_t bin = 0; bin < n_bins; ++bin)
+                for (std::size_t k = first; k < last; ++k) {
+                    const double w = row(k)[bin];
+                    columns_[bin * n_rows_ + k] = T(w);
+                    sum[k - first] += w;
+                    squares[k - first] += w * w;
+                }
+            for (std::size_t k = first; k < std::min(last, n_components); ++k) {
+                const double slope = sparsity * std::sqrt(squares[k - first]);
+                sparsity_[k] = T(slope);
+                constants_[k] = T(is ? slope : sum[k - first] + slope);
+            }
+        }
         double total = 0;
         for (std::size_t bin = 0; bin < n_bins; ++bin) total += model[bin];
         for (std::size_t bin = 0; bin < n_bins; ++bin)
             even_weights_[bin] = T(is ? 1 / model[bin] : double(n_bins) / total);
-        for (std::size_t k = 0; k < n_components; ++k) {
-            double sum = 0, squares = 0;
-            for (std::size_t bin = 0; bin < n_bins; ++bin) {
-                const double w = dictionary[k * n_bins + bin];
-                sum += w;
-                squares += w * w;
-            }
-            const double slope = sparsity * std::sqrt(squares);
-            sparsity_[k] = T(slope);
-            constants_[k] = T(is ? slope : sum + slope);
-        }
     }
 
     void describe(Problem<T>& problem) const {
@@ -84,6 +92,8 @@ template <class T> class PackedModel {
     }
 
   private:
+    static constexpr std::size_t SIDE = 16;
+
     std::size_t n_rows_, stride_;
     bool is_sparse_;
     Array<T> rows_, columns_, even_weights_, constants_, sparsity_;

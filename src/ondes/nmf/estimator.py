@@ -52,10 +52,9 @@ class OnlineNMF(
         Number of passes of `fit` over its frames.
     init : {"auto", "k-means++", "parts", "random"} or array of shape (n_components, n_bins)
         The first dictionary: frames far apart from each other, bins that move together, random
-        frames, or the rows given. "auto", the default, tries the first two on a thousand frames
-        or more, and keeps the better one; for fewer frames it is "k-means++", and for other
-        divergences than Itakura-Saito "random". An array may leave out the rows given in
-        `fixed_components`.
+        frames, or the rows given. "auto", the default, is "parts" for two thousand frames or more
+        and "k-means++" for fewer; for other divergences than Itakura-Saito it is "random". An array
+        may leave out the rows given in `fixed_components`.
     forgetting : Forgetting, default=None
         How earlier frames lose weight; None is `GrowingMemory()`. See `ondes.nmf.forgetting`.
     solver : Solver, default=None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,26 +9,20 @@ import numpy as np
 from ondes.nmf.backends import tensors
 from ondes.nmf.blas_threads import one_blas_thread
 from ondes.nmf.divergence import Array, level_frames
-from ondes.nmf.encoding import Compute
-from ondes.nmf.host_trainer import HostTrainer
 from ondes.nmf.settings import Settings
-from ondes.nmf.statistics import Statistics
-from ondes.rebatch import slices
 
 __all__ = ["cluster_centres", "first_dictionary", "parts", "random_frames"]
 
 # Frames to draw from: for k-means++ more take longer and change nothing.
 LEAST_CANDIDATES, CANDIDATES_PER_ROW = 1000, 16
-# For parts they cost little, and seeds differ less: which bins move together is better known.
-PARTS_VALUES = 2**22
+# Fewer frames do not tell which bins move together.
+LEAST_FOR_PARTS, PARTS_VALUES = 2000, 2**20
 _KMEANS_ROUNDS = 2
 _SPREAD = 0.5  # log-normal width of the variations made where frames are too few
 _MOST_BINS = 512  # bins to choose those of `parts` from: the time grows with their number
 _ELSEWHERE = 0.05  # what a part has of bins that do not move with it: a zero could never grow
 _STILL = 1e-6  # a bin that changes by less is constant
 _SAME = 1e-5  # a bin that is nearer is the same: float32 has no more digits
-_TRIAL_BATCH = 128
-_TRIAL_LENGTH = 4  # in candidates: what is better in the end need not be so at first
 
 
 @one_blas_thread()
@@ -57,34 +49,17 @@ def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomSta
     active = np.flatnonzero(is_active.cpu() if tensors.is_tensor(is_active) else is_active)
     order = rng.permutation(active)
 
-    def drawn(init: str) -> Array:
-        more = PARTS_VALUES // frames.shape[1] if init == "parts" else 0
-        candidates = tensors.rows_of(frames, order[: max(n_candidates, more)])
-        levelled = level_frames(candidates, settings.background(frames.shape[1])).values
-        positive = levelled + levelled.dtype.type(settings.noise_floor)
-        return np.concatenate([fixed, _DRAWS[init](positive, n_drawn, rng)])
-
-    if settings.init != "auto":
-        return drawn(settings.init)
-    if settings.divergence.beta != 0:
-        return drawn("random")
-    centres = drawn("k-means++")
-    if len(order) < LEAST_CANDIDATES:
-        return centres
-    # Mostly others than the candidates, where there are enough.
-    others = tensors.rows_of(frames, order[-_TRIAL_LENGTH * n_candidates :])
-    return min(centres, drawn("parts"), key=partial(_trial, others, settings))
-
-
-def _trial(frames: Array, settings: Settings, dictionary: Array) -> float:
-    """The divergence of the second half of the frames, each before the update it is part of."""
-    # On the host whatever the device is, so that the choice is the same; its cores are free then.
-    n_jobs = settings.compute.n_jobs if settings.compute.device in (None, "cpu") else -1
-    trainer = HostTrainer(replace(settings, compute=Compute(n_jobs=n_jobs)))
-    beta = settings.divergence.beta
-    trainer.load(dictionary, Statistics.zeros(*dictionary.shape, beta=beta), 0)
-    found = [trainer.train(frames[rows]) for rows in slices(len(frames), _TRIAL_BATCH)]
-    return sum(trained.divergence for trained in found[len(found) // 2 :])
+    init = settings.init
+    if init == "auto" and settings.divergence.beta != 0:
+        init = "random"
+    elif init == "auto":
+        init = "parts" if len(order) >= LEAST_FOR_PARTS else "k-means++"
+    if init == "parts":
+        n_candidates = max(n_candidates, PARTS_VALUES // frames.shape[1])
+    candidates = tensors.rows_of(frames, order[:n_candidates])
+    levelled = level_frames(candidates, settings.background(frames.shape[1])).values
+    positive = levelled + levelled.dtype.type(settings.noise_floor)
+    return np.concatenate([fixed, _DRAWS[init](positive, n_drawn, rng)])
 
 
 def random_frames(frames: Array, n_components: int, rng: np.random.RandomState) -> Array:
