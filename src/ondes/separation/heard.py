@@ -27,7 +27,7 @@ __all__ = ["HeardComponents", "HeardSources", "HeardStream"]
 
 Samples = NDArray[np.float32]
 
-FRAMES_AT_ONCE = 256
+FRAMES_AT_ONCE = 512  # the kernel prepares the dictionary for every call
 VALUES_AT_ONCE = 2**20  # complex, so 8 MiB
 
 

@@ -14,7 +14,7 @@ from ondes.signal.stft import Frames, StftStream
 __all__ = ["Oddness", "compute_for"]
 
 FRAMES_AVERAGED = 8  # the divergence of averaged frames tells odd moments better apart
-MOMENTS_AT_ONCE = 32  # solved together: the kernel prepares the dictionary for every call
+MOMENTS_AT_ONCE = 128  # solved together: the kernel prepares the dictionary for every call
 
 
 class Oddness:

@@ -154,7 +154,7 @@ def recording_levels(
     Yields
     ------
     LevelBlock
-        Of about ten seconds or of one cell, whichever is longer.
+        Of ten seconds or more; with oddness, of about a minute.
 
     Raises
     ------
