@@ -150,6 +150,16 @@ def test_overlap_energy_is_that_of_the_overlap_added_signals(stft):
         assert decibels(found[:, k].sum()) == pytest.approx(decibels(expected), abs=0.05)
 
 
+def test_overlap_energy_is_the_same_without_the_kernel(monkeypatch):
+    stft, rng = Stft(512, 128), np.random.default_rng(0)
+    frames = stft.forward(rng.standard_normal((4000, 2)))
+    shapes, gains = rng.uniform(size=(5, stft.n_bins)), rng.uniform(size=(len(frames), 5))
+    energy = OverlapEnergy(shapes, stft)
+    expected = energy.of(gains, frames)
+    monkeypatch.setitem(sys.modules, "ondes.nmf.backends._native", None)
+    np.testing.assert_allclose(energy.of(gains, frames), expected, rtol=1e-4)
+
+
 @pytest.mark.parametrize("kind", [HeardComponents, HeardSources, Oddness])
 def test_the_cut_into_blocks_does_not_matter(folder, kind):
     sources = Sources.of(ondes.load(folder / "groups.ondes"))

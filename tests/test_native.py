@@ -27,7 +27,6 @@ from ondes.nmf.backends import native, reference
 from ondes.nmf.divergence import BetaDivergence
 from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import Solver
-from ondes.separation.overlap_energy import _sum_pairs
 
 if not native.available():
     pytest.skip("the native backend is not built here", allow_module_level=True)
@@ -354,7 +353,6 @@ def test_sums_over_pairs_are_their_definition(isa, size):
     scale = np.sqrt(n_channels * n_bins * n_distances)
     np.testing.assert_allclose(found, expected, rtol=0, atol=6e-6 * scale)
     np.testing.assert_array_equal(found, np.concatenate(rows))
-    np.testing.assert_allclose(_sum_pairs(*arrays), expected, rtol=0, atol=6e-6 * scale)
 
 
 def test_wrong_shapes_of_pairs_are_refused():
