@@ -18,7 +18,7 @@ REQUIRED = (
     "pytest", "hypothesis", "pluggy", "iniconfig", "packaging", "pygments", "sortedcontainers",
 )  # fmt: skip
 # Parity with the reference, and that neither neighbours nor threads matter: what NEON computes.
-TESTS = "reference_to or reference and long or bins or changes_no_bit"
+TESTS = "reference_to or reference and long or bins or changes_no_bit or pairs"
 
 
 def check_aarch64(wheels: list[Path], tests: Path) -> None:

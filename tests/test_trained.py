@@ -392,7 +392,7 @@ def test_train_and_separate_on_the_command_line(recordings, tmp_path):
         assert rate == 22050
         total = total + stem
     np.testing.assert_allclose(total, mixture, atol=1e-5)
-    assert "held out si sdr" in run("info", "band.ondes").stdout
+    assert "held_out_si_sdr" in run("info", "band.ondes").stdout
     assert "strings=FILES" in run("score", "mix.wav", "-d", "band.ondes", status=2).stderr
     scored = json.loads(run("score", *both, "-d", "band.ondes", "--json").stdout)
     assert scored["n_mixtures"] == 4

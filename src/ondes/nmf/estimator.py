@@ -52,9 +52,9 @@ class OnlineNMF(
         Number of passes of `fit` over its frames.
     init : {"auto", "k-means++", "parts", "random"} or array of shape (n_components, n_bins)
         The first dictionary: frames far apart from each other, bins that move together, random
-        frames, or the rows given. "auto", the default, is "parts" for two thousand frames or more
-        and "k-means++" for fewer; for other divergences than Itakura-Saito it is "random". An array
-        may leave out the rows given in `fixed_components`.
+        frames, or the rows given. "auto", the default, is "k-means++" for fewer than two thousand
+        frames; for more it is "parts" with Itakura-Saito, and "random" with other divergences. An
+        array may leave out the rows given in `fixed_components`.
     forgetting : Forgetting, default=None
         How earlier frames lose weight; None is `GrowingMemory()`. See `ondes.nmf.forgetting`.
     solver : Solver, default=None

@@ -15,8 +15,9 @@ __all__ = ["cluster_centres", "first_dictionary", "parts", "random_frames"]
 
 # Frames to draw from: for k-means++ more take longer and change nothing.
 LEAST_CANDIDATES, CANDIDATES_PER_ROW = 1000, 16
-# Fewer frames do not tell which bins move together.
-LEAST_FOR_PARTS, PARTS_VALUES = 2000, 2**20
+PARTS_VALUES = 2**20
+# They do not tell which bins move together, and leave no time to recover from a poor start.
+FEW_FRAMES = 2000
 _KMEANS_ROUNDS = 2
 _SPREAD = 0.5  # log-normal width of the variations made where frames are too few
 _MOST_BINS = 512  # bins to choose those of `parts` from: the time grows with their number
@@ -50,10 +51,10 @@ def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomSta
     order = rng.permutation(active)
 
     init = settings.init
-    if init == "auto" and settings.divergence.beta != 0:
-        init = "random"
+    if init == "auto" and len(order) < FEW_FRAMES:
+        init = "k-means++"
     elif init == "auto":
-        init = "parts" if len(order) >= LEAST_FOR_PARTS else "k-means++"
+        init = "parts" if settings.divergence.beta == 0 else "random"
     if init == "parts":
         n_candidates = max(n_candidates, PARTS_VALUES // frames.shape[1])
     candidates = tensors.rows_of(frames, order[:n_candidates])
