@@ -400,7 +400,9 @@ def test_train_and_separate_on_the_command_line(recordings, tmp_path):
         np.testing.assert_allclose(scored["si_sdr"][name]["all"], known)
         assert scored["si_sdr"][name]["median"] == pytest.approx(np.median(known))
     assert "strings" in run("score", *both, "-d", "band.ondes").stdout
-    assert "trained for strings, drums" in run("score", both[0], "-d", "band.ondes", status=2).stderr
+    assert (
+        "trained for strings, drums" in run("score", both[0], "-d", "band.ondes", status=2).stderr
+    )
     assert "NAME=FILES" in run("train", "strings", "-o", "x.ondes", status=2).stderr
     assert "exists already" in run("train", *both, "-o", "band.ondes", status=1).stderr
 
