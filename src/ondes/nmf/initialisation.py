@@ -16,7 +16,7 @@ __all__ = ["cluster_centres", "first_dictionary", "parts", "random_frames"]
 # Frames to draw from: for k-means++ more take longer and change nothing.
 LEAST_CANDIDATES, CANDIDATES_PER_ROW = 1000, 16
 PARTS_VALUES = 2**20
-# They do not tell which bins move together, and leave no time to recover from a poor start.
+# Fewer do not tell which bins move together, and leave no time to recover from a poor start.
 FEW_FRAMES = 2000
 _KMEANS_ROUNDS = 2
 _SPREAD = 0.5  # log-normal width of the variations made where frames are too few
