@@ -33,7 +33,7 @@ Our interpretation: with one step per visit, activations lag behind the dictiona
 statistics kept from earlier come from activations that lagged even further. Updating the \
 dictionary more often does not repair that. On the large set r = 0.7 keeps seven tenths of the \
 past over a whole pass, including its poor start. The default computes the activations of each \
-frame from scratch in ten extrapolated steps, and forgets its first updates quickly."""
+frame from scratch in ten or more extrapolated steps, and forgets its first updates quickly."""
 SMALL, MEDIUM, LARGE = ("small",), ("medium",), ("large",)
 CLAIMS = (
     Claim("β = N and r = 0 is batch", "2.3", verdicts.online_becomes_batch, SMALL, "small"),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from dataclasses import dataclass, replace
 
 os.environ.setdefault("SCIPY_ARRAY_API", "1")  # or scikit-learn skips one of its checks
 # Threads of BLAS and PyTorch spin while they wait: for the small arrays of tests, a waste.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# A shell lets its background jobs ignore Ctrl-C, and so would the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import numpy as np
 import pytest

@@ -178,6 +178,31 @@ def test_three_passes_of_the_default_beat_sixty_of_the_paper(backend):
     assert -default.score(held_out) < -paper.score(held_out)
 
 
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({}, [10, 13, 13, 16, 16, 16, 16, 20]),
+        ({"beta_loss": "kullback-leibler"}, [5, 5, 5, 5, 5, 16, 16, 20]),
+        ({"beta_loss": "kullback-leibler", "sparsity": 1.0}, [10, 13, 13, 16, 16, 16, 16, 20]),
+    ],
+    ids=["Itakura-Saito", "Kullback-Leibler", "sparse"],
+)
+def test_later_passes_take_more_steps_unless_a_solver_is_given(backend, settings, steps):
+    frames, options = spectrogram(), {"batch_size": 50, "backend": backend, **settings}
+    options["init"] = ondes.OnlineNMF(4, random_state=0).initialise(frames).components_
+    fitted = ondes.OnlineNMF(4, n_passes=len(steps), shuffle=False, **options).fit(frames)
+    by_hand = ondes.OnlineNMF(4, **options)
+    for n_steps in steps:
+        by_hand.set_params(solver=ondes.Solver(n_steps)).partial_fit(frames)
+    np.testing.assert_array_equal(fitted.components_, by_hand.components_)
+    always = {"n_passes": 3, "shuffle": False, "solver": ondes.Solver(7), **options}
+    fitted = ondes.OnlineNMF(4, **always).fit(frames)
+    by_hand = ondes.OnlineNMF(4, **always)
+    for _ in range(3):
+        by_hand.partial_fit(frames)
+    np.testing.assert_array_equal(fitted.components_, by_hand.components_)
+
+
 def test_presets_may_be_changed():
     for model in (ondes.OnlineNMF.batch(3), ondes.OnlineNMF.batch(3, restarts="fresh")):
         assert (model.batch_size, model.n_passes, model.solver) == (

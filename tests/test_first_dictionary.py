@@ -35,6 +35,19 @@ def test_parts_are_the_bins_that_move_together_in_any_order():
     assert found == {frozenset(np.flatnonzero(owner == part)) for part in range(N_PARTS)}
 
 
+def test_parts_of_more_bins_than_are_compared_and_of_none_that_move():
+    frames, owner = moving_parts(300)
+    copies = 40  # 1200 bins, of which only some are compared with each other
+    rows = drawn(np.repeat(frames, copies, axis=1), N_PARTS, init="parts")
+    relative = rows / np.repeat(np.exp(np.log(frames).mean(axis=0)), copies)
+    found = {frozenset(np.flatnonzero(row > row.max() / 2)) for row in relative}
+    owners = np.repeat(owner, copies)
+    assert found == {frozenset(np.flatnonzero(owners == part)) for part in range(N_PARTS)}
+    still = drawn(np.tile(np.arange(1.0, 5.0), (300, 1)), 2, init="parts")
+    np.testing.assert_allclose(still[0], np.arange(1.0, 5.0) / 10)
+    assert np.isfinite(still).all()
+
+
 @pytest.mark.parametrize(
     ("n_frames", "beta_loss", "init"),
     [(1999, 0, "k-means++"), (2000, 0, "parts"), (1999, 1, "k-means++"), (2000, 0.5, "random")],

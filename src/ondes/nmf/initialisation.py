@@ -88,8 +88,7 @@ def cluster_centres(frames: Array, n_components: int, rng: np.random.RandomState
 
     Parameters and result are those of `random_frames`.
     """
-    frames = frames.astype(np.float64)
-    mean_logs = np.log(frames).mean(axis=1)
+    mean_logs = np.log(frames).mean(axis=1, dtype=np.float64)  # float32 in half the time
     n_trials = 2 + int(np.log(n_components)) if n_components > 1 else 1
     chosen: list[int] = []
     nearest = np.ones(len(frames))
@@ -111,7 +110,7 @@ def cluster_centres(frames: Array, n_components: int, rng: np.random.RandomState
             members = frames[label == k]
             gain = (members / centres[k]).mean(axis=1, keepdims=True)
             centres[k] = (members / gain).mean(axis=0)
-    return _unit_rows(_fill(centres, n_components, rng))
+    return _unit_rows(_fill(centres.astype(np.float64), n_components, rng))
 
 
 def parts(frames: Array, n_components: int, rng: np.random.RandomState) -> Array:
@@ -136,31 +135,56 @@ def parts(frames: Array, n_components: int, rng: np.random.RandomState) -> Array
     logs = np.log(frames)  # float32 where the frames are, in half the time
     mean = logs.mean(axis=0, dtype=np.float64)
     logs -= mean.astype(logs.dtype)
-    norms = np.linalg.norm(logs, axis=0)
+    norms = np.sqrt(np.einsum("tf,tf->f", logs, logs))
     moving = np.flatnonzero(norms > _STILL * np.sqrt(len(frames)))
-    bins = logs.T[moving] / norms[moving, None]
-    centres = _far_bins(bins, n_components)
-    for _ in range(_KMEANS_ROUNDS):
-        label = (bins @ centres.T).argmax(axis=1)
-        for k in np.unique(label):
-            total = bins[label == k].sum(axis=0)
-            centres[k] = total / max(np.linalg.norm(total), _STILL)
-    correlations = np.zeros((len(centres), len(mean)))
-    correlations[:, moving] = np.maximum(centres @ bins.T, 0)
+    among = moving[:: len(moving) // _MOST_BINS + 1]
+    if len(moving) == 0:  # nothing to tell bins apart by
+        return _unit_rows(_fill(np.exp(mean)[None], n_components, rng))
+    bins = logs if len(among) == len(mean) else logs[:, among]
+    lengths = norms[among]
+    near = bins.T @ bins / (lengths * lengths[:, None])
+    weights = _bins_together(near, n_components)
+    correlations = np.zeros((weights.shape[1], len(mean)))
+    correlations[:, among] = (near @ weights).T
+    if len(among) < len(moving):
+        centres = bins @ (weights / lengths[:, None])
+        correlations[:, moving] = (centres.T @ logs)[:, moving] / norms[moving]
+    correlations = np.maximum(correlations, 0)
     return _unit_rows(_fill(np.exp(mean) * (correlations + _ELSEWHERE), n_components, rng))
 
 
 _DRAWS = {"k-means++": cluster_centres, "parts": parts, "random": random_frames}
 
 
-def _far_bins(bins: Array, n: int) -> Array:
-    """Up to n of these rows of unit norm, which leave all of them nearest to one; or a zero."""
-    if not len(bins):
-        return np.zeros((1, bins.shape[1]))
-    among = np.linspace(0, len(bins) - 1, min(len(bins), _MOST_BINS)).round().astype(int)
-    distances = 1 - bins @ bins[among].T
+def _bins_together(near: Array, n: int) -> Array:
+    """Up to n clusters of bins, as the weights that bins have in their centres.
+
+    Parameters
+    ----------
+    near : array of shape (n_bins, n_bins)
+        Correlations of the bins. Those with a centre follow from them, however many the frames.
+    n : int
+
+    Returns
+    -------
+    array of shape (n_bins, n_clusters)
+    """
+    chosen = _far_bins(near, n)
+    weights = np.zeros((len(near), len(chosen)), near.dtype)
+    weights[chosen, range(len(chosen))] = 1
+    for _ in range(_KMEANS_ROUNDS):
+        label = (near @ weights).argmax(axis=1)
+        members = (label[:, None] == range(len(chosen))).astype(near.dtype)
+        norms = np.sqrt(np.maximum((members * (near @ members)).sum(axis=0), _STILL**2))
+        weights = np.where(members.any(axis=0), members / norms, weights)
+    return weights
+
+
+def _far_bins(near: Array, n: int) -> list[int]:
+    """Up to n bins, each the one that leaves all bins nearest to those chosen so far."""
+    distances = 1 - near
     distances[distances < _SAME] = 0
-    nearest = np.full(len(bins), 2.0)
+    nearest = np.full(len(near), 2, near.dtype)
     chosen: list[int] = []
     while len(chosen) < n:
         best = int(np.minimum(distances, nearest[:, None]).sum(axis=0).argmin())
@@ -168,8 +192,8 @@ def _far_bins(bins: Array, n: int) -> Array:
         if np.array_equal(nearer, nearest):
             break
         nearest = nearer
-        chosen.append(int(among[best]))
-    return bins[chosen]
+        chosen.append(best)
+    return chosen
 
 
 def _gain_free_divergence(frames: Array, mean_logs: Array, centres: Array) -> Array:

@@ -188,6 +188,7 @@ class DictionaryLearner(DictionaryTransformer):
     ) -> Iterator[float]:
         """One pass; yields how far each update moved the dictionary."""
         self.n_passes_ = number
+        settings = settings.in_pass(number, len(frames))
         order = np.arange(len(frames))
         if settings.shuffle:
             order = self.random_state_.permutation(len(frames))
@@ -198,6 +199,7 @@ class DictionaryLearner(DictionaryTransformer):
         self, arrays: Iterable[Any], settings: Settings, number: int
     ) -> Iterator[float]:
         """One pass; yields how far each update moved the dictionary."""
+        settings = settings.in_pass(number)
         batch, size = None, passes.at_once(settings)
         for batch in rebatch(self._frames(arrays, settings, number), size):
             for _, change in self._train(batch, settings):
@@ -303,7 +305,10 @@ class DictionaryLearner(DictionaryTransformer):
         n_frames_in_set: int | None = None,
         stored: StoredActivations | None = None,
     ) -> Iterator[tuple[Trained, float]]:
-        """One update per batch; yields what they were made from, and how far rows moved."""
+        """One update per batch; yields what they were made from, and how far rows moved.
+
+        How far, only where there is a `tol` to compare it with.
+        """
         trainer = passes.trainer(settings, frames, getattr(self, "_trainer", None), stored)
         self._trainer = None if isinstance(trainer, HostTrainer) else trainer
         watched = self.callback is not None or bool(settings.tol)
@@ -316,7 +321,9 @@ class DictionaryLearner(DictionaryTransformer):
                 continue
             self._take_over(trainer, trainer.backend)
             # Not np.linalg.norm: threads of BLAS would take the cores from the kernel.
-            yield trained, float(np.sqrt(np.square(self.components_ - before).sum()))
+            is_asked = settings.tol > 0
+            change = np.sqrt(np.square(self.components_ - before).sum()) if is_asked else np.inf
+            yield trained, float(change)
 
     def _take_over(self, trainer: passes.Trainer, backend: str) -> None:
         self.components_, self.statistics_ = trainer.fetch()

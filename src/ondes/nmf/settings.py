@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -21,6 +21,8 @@ INITS = ("auto", "k-means++", "parts", "random")
 RESTARTS = ("fresh", "warm")
 LOWEST_FLOOR = 1e-15  # v / y² stays within float32's range
 LARGEST_BACKGROUND = 1e30  # activations in the data's units stay within it
+EARLY_FRAMES = 2000  # the dictionary is still poor
+MOST_STEPS_IN_PASS = 40
 DEFAULTS = {
     "forgetting": GrowingMemory(),
     "solver": Solver(),
@@ -49,6 +51,7 @@ class Settings:
     init: Any
     forgetting: Forgetting
     solver: Solver
+    solver_is_default: bool
     transform_solver: Solver
     dictionary_exponent: float
     restarts: str
@@ -69,6 +72,7 @@ class Settings:
         computing = ("backend", "device", "precision", "n_jobs")
         filled_in = {
             "background_spectrum": parameters["background"],
+            "solver_is_default": parameters["solver"] is None,
             "compute": Compute(**{name: parameters[name] for name in computing}),
         }
         for name, default in DEFAULTS.items():
@@ -115,6 +119,43 @@ class Settings:
     def trains_on_device(self) -> bool:
         """Whether dictionary and statistics stay on a device from update to update."""
         return self.compute.backend == "torch" and self.dictionary_penalty is None
+
+    def in_pass(self, number: int, n_frames: int | None = None) -> Settings:
+        """The settings of one pass of `fit`, with the number of steps that suits it.
+
+        What too few steps leave of the way to the minimum biases the dictionary, and the better
+        the dictionary, the more that matters: steps double when the number of passes has become
+        eight times as large. Where more passes follow, half as many steps are enough for the
+        first frames, except with Itakura-Saito or sparsity. A solver that was given is kept, and
+        warm restarts continue from the pass before.
+
+        Parameters
+        ----------
+        number : int
+            Of the pass, from 1 on.
+        n_frames : int, optional
+            Frames of a pass, where that is known.
+
+        Examples
+        --------
+        >>> from ondes.nmf.estimator import OnlineNMF
+        >>> [OnlineNMF().settings.in_pass(n).solver.max_steps for n in (1, 2, 4, 8, 1000)]
+        [10, 13, 16, 20, 40]
+        """
+        if not self.solver_is_default or self.restarts == "warm":
+            return self
+        # Only powers of two: every change has graphs of a GPU recorded again.
+        doublings = number.bit_length() - 1
+        n_steps = min(round(self.solver.max_steps * 2 ** (doublings / 3)), MOST_STEPS_IN_PASS)
+        if (
+            self.n_passes > 1
+            and self.divergence.beta > 0
+            and not self.sparsity
+            and n_frames is not None
+            and (number - 0.5) * n_frames < EARLY_FRAMES
+        ):
+            n_steps = self.solver.max_steps // 2
+        return replace(self, solver=replace(self.solver, max_steps=n_steps))
 
     def problem(self, dictionary: Array, solver: Solver | None = None) -> Problem:
         """What a backend solves with this dictionary; by default with the solver for learning."""
