@@ -21,6 +21,14 @@ from ondes.nmf.statistics import Statistics
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 on_a_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter rounds no product")
+ON_HOPPER = (
+    DEVICE == "cuda"
+    and fused.fused_hopper is not None
+    and fused.fused_hopper.supports(
+        Problem(np.ones((1, 1)), 1e-8, Solver()), torch.cuda.get_device_capability()
+    )
+)
+on_hopper = pytest.mark.skipif(not ON_HOPPER, reason="it needs a Hopper GPU and Gluon")
 SHARED_MEMORY = 227 * 1024  # of one multiprocessor of an H200
 KULLBACK_LEIBLER = BetaDivergence(1.0)
 TILES = [Tile(16, 16, 2, 1), Tile(32, 32, 4, 1, parked=True), Tile(64, 16, 4, 2, stages=2)]
@@ -248,6 +256,15 @@ def test_there_is_a_tile_for_every_precision_and_size():
                 assert tile.per_processor * blocks <= SHARED_MEMORY
 
 
+def test_the_shared_memory_of_a_hopper_gpu_suffices():
+    for n_components in (65, 128, 129, 256):
+        tile = tiles.choose_for_hopper(10**6, n_components, 132)
+        blocks = 4 * tile.bins * (tiles.padded(n_components) + tile.frames)
+        assert 4 * (tile.frames * tiles.padded(n_components) + blocks) <= SHARED_MEMORY
+    assert tiles.choose_for_hopper(10**6, 64, 132) is None
+    assert tiles.choose_for_hopper(1000, 256, 132) is None
+
+
 # ---- The bounds that the module states, on a GPU ----
 
 BOUNDS = {  # activations of spectra and of extremes, their divergence, the divergence returned
@@ -277,3 +294,31 @@ def test_each_precision_keeps_its_bounds(precision, extreme, n_frames, n_bins, n
     own, best = case.objective(found).sum(), case.objective(expected).sum()
     assert own / best == pytest.approx(1, abs=divergence)
     assert sums.divergence / (own * n_bins) == pytest.approx(1, abs=returned)
+
+
+@on_hopper
+@pytest.mark.parametrize(
+    ("n_bins", "n_components", "options"),
+    [
+        (257, 256, {"extreme": True}),
+        (200, 200, {"with_background": True}),
+        (33, 128, {"with_start": True}),
+        (300, 70, {"solver": Solver(max_steps=7, exponent=0.7)}),
+        (97, 256, {"solver": Solver(exponent=0.5, momentum=(0.0, 0.5)), "with_background": True}),
+    ],
+)
+def test_the_kernel_for_hopper_is_as_the_reference(n_bins, n_components, options):
+    case = make_case(300, n_bins, n_components, np.float32, floor=1e-12, **options)
+    tile = tiles.choose_for_hopper(10**6, n_components, 132)
+    expected = reference.encode(case.in_float64, case.problem, case.start)
+    found, sums = solve(case, "tf32", tile)
+    largest = expected.max(axis=1, keepdims=True)
+    furthest = np.max(np.abs(found - expected) / largest, axis=1)
+    activations, divergence, returned = BOUNDS["tf32"]
+    assert np.quantile(furthest, 0.99) < activations[options.get("extreme", False)]
+    own, best = case.objective(found).sum(), case.objective(expected).sum()
+    assert own / best == pytest.approx(1, abs=3 * divergence)  # stated for the default solver
+    assert sums.divergence / (own * n_bins) == pytest.approx(1, abs=returned)
+    order = np.random.default_rng(1).permutation(len(found))
+    np.testing.assert_array_equal(solve(case, "tf32", tile, order)[0], found[order])
+    np.testing.assert_array_equal(solve(case, "tf32", tile, order[:7])[0], found[order[:7]])

@@ -3,9 +3,9 @@
 What `ondes.nmf.backends.reference` does, with the activations in registers from the first step to
 the last. A program of the kernel has a range of frames and solves a tile of them side by side; a
 frame that is finished gives its row to the next one. A second launch sums the statistics, and for
-learning a third moves the dictionary. Every sum has a fixed order: a call repeats bit for bit on
-one device, and a frame's activations depend neither on its neighbours nor on its position among
-them.
+learning a third moves the dictionary. On a Hopper GPU, `fused_hopper` solves many frames for more
+than 64 components where it can. Every sum has a fixed order: a call repeats bit for bit on one
+device, and a frame's activations depend neither on its neighbours nor on its position among them.
 
 For Itakura-Saito everything is divided by the model of equal activations, bin by bin. Neither
 objective nor steps change; the gain of the fresh start becomes a mean; and the tensor cores, whose
@@ -40,6 +40,11 @@ from ondes.nmf.backends.devices import constants
 from ondes.nmf.backends.torch import Sums
 from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import TOLERATED_RISE, Problem
+
+try:
+    from ondes.nmf.backends import fused_hopper
+except ImportError:  # this Triton has no Gluon
+    fused_hopper = None  # type: ignore[assignment]
 
 MAX_COMPONENTS = 256
 LOWEST_FLOOR = 1e-15  # v / y² and the product of two bins stay within float32's range
@@ -158,7 +163,7 @@ def _run(
 ) -> tuple[Tensor, Tensor | None]:
     """The activations, and sums of chunks of the frames."""
     shape = len(values), values.shape[1], len(dictionary)
-    tile = tile or tiles.choose(*shape, precision, _processors(values.device))
+    tile = tile or _choose(shape, problem, precision, values.device)
     layout = _Layout(tile, *shape[1:], precision, values.is_cuda)
     arguments = _arguments(problem, values.device, layout.K)
     row, known = background
@@ -171,6 +176,21 @@ def _run(
     if not with_sums:
         return activations, None
     return activations, _summarise(values, activations, known, model, problem, arguments, layout)
+
+
+def _choose(
+    shape: tuple[int, int, int], problem: Problem, precision: str, device: torch.device
+) -> tiles.Tile:
+    n_frames, _, n_components = shape
+    tile = None
+    if (
+        fused_hopper is not None
+        and precision == "tf32"
+        and device.type == "cuda"
+        and fused_hopper.supports(problem, torch.cuda.get_device_capability(device))
+    ):
+        tile = tiles.choose_for_hopper(n_frames, n_components, _processors(device))
+    return tile or tiles.choose(*shape, precision, _processors(device))
 
 
 def _n_blocks(parts: Tensor, shape: tuple[int, ...]) -> int:
@@ -193,7 +213,7 @@ class _Layout:
         self.across = min(tile.warps // self.down, tile.bins // 8)
         self.across_tail = min(self.across, max(self.tail, 16) // 8)
         self.precision = {"ieee": "tf32x3"}.get(precision, precision)
-        self.swap = self.across == 1 and precision != "bf16"
+        self.swap = not tile.hopper and self.across == 1 and precision != "bf16"
         self.fast = on_gpu
         # One block has all bins, or all but one: the dictionary stays in shared memory.
         self.resident = n_bins // tile.bins == 1 and tile.stages == 1
@@ -257,27 +277,34 @@ def _solve(
     layout: _Layout,
 ) -> None:
     tile, solver = layout.tile, problem.solver
+    power = {1.0: "one", 0.5: "root"}.get(solver.exponent, "any")
+    momentum = constants(solver.momentum or (0.0,), torch.float32, values.device)
     n_tiles = -(-len(values) // tile.frames)
     n_programs = min(n_tiles, tile.per_processor * _processors(values.device))
     width = layout.padded + layout.K * tile.parked
     scratch = values.new_empty(n_programs * tile.frames * width)
+    given = values, start, activations, known, scratch, model.columns, model.rows, model.bins
+    shared = {
+        "n_frames": len(values), "share": -(-n_tiles // n_programs) * tile.frames,
+        "n_components": activations.shape[1], "max_steps": solver.max_steps,
+        "n_momentum": max(1, len(solver.momentum)), "floor": problem.floor,
+        "tolerated": TOLERATED_RISE * layout.F, "exponent": solver.exponent,
+        "F": layout.F, "K": layout.K, "PADDED": layout.padded, "M": tile.frames,
+        "WIDTH": tile.bins, "STARTED": start is not None, "KNOWN": known is not None,
+        "POWER": power, "num_warps": tile.warps, "maxnreg": tile.registers,
+    }  # fmt: skip
+    if tile.hopper:
+        fused_hopper.solve[(n_programs,)](*given, momentum, **shared)
+        return
     fused_kernels.solve[(n_programs,)](
-        values, start, activations, known, scratch, *model,
-        constants(solver.momentum or (0.0,), torch.float32, values.device),
-        n_frames=len(values), share=-(-n_tiles // n_programs) * tile.frames,
-        n_components=activations.shape[1], max_steps=solver.max_steps,
-        n_momentum=max(1, len(solver.momentum)), floor=problem.floor,
-        tolerated=TOLERATED_RISE * layout.F, exponent=solver.exponent, tol=solver.tol,
-        F=layout.F, K=layout.K, PADDED=layout.padded, M=tile.frames, WIDTH=tile.bins,
+        *given, model.linear, momentum, tol=solver.tol,
         TAIL=layout.tail, DOWN=layout.down, ACROSS=layout.across,
         ACROSS_TAIL=layout.across_tail, SWAP=layout.swap, STAGES=tile.stages,
         RESIDENT=layout.resident, PARKED=tile.parked, WARPS=tile.warps,
-        STARTED=start is not None, KNOWN=known is not None,
-        POWER={1.0: "one", 0.5: "root"}.get(solver.exponent, "any"),
         MOMENTUM=bool(solver.momentum), STOPS=solver.tol > 0,
         BETA=int(problem.divergence.beta), SPARSE=problem.sparsity > 0,
-        PRECISION=layout.precision, FAST=layout.fast, **penalty,
-        num_warps=tile.warps, num_stages=tile.stages, maxnreg=tile.registers,
+        PRECISION=layout.precision, FAST=layout.fast, **shared, **penalty,
+        num_stages=tile.stages,
     )  # fmt: skip
 
 

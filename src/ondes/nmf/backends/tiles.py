@@ -31,6 +31,8 @@ class Tile:
         Blocks of bins being fetched from memory, and the one being processed.
     parked : bool
         Whether the last good activations are in memory between steps, not in registers.
+    hopper : bool
+        Whether the kernel is that of `fused_hopper`, whose blocks of bins are equally wide.
     """
 
     frames: int
@@ -39,10 +41,13 @@ class Tile:
     per_processor: int
     stages: int = 1
     parked: bool = False
+    hopper: bool = False
 
     def tail(self, n_bins: int) -> int:
         """The width of the last block, which may be narrower; 0 where no bin remains."""
         rest = n_bins % self.bins
+        if self.hopper and rest > 1:
+            return self.bins
         return max(16, 1 << (rest - 1).bit_length()) if rest else 0
 
     @property
@@ -87,6 +92,8 @@ _FEW_TF32 = {
     128: Tile(16, 128, 8, 1, stages=2),
     256: _FEW[256],  # wider blocks of so many components exceed the shared memory
 }
+# Many frames and components on a Hopper GPU, in TF32.
+_HOPPER = {128: Tile(64, 64, 8, 1, hopper=True), 256: Tile(64, 32, 8, 1, hopper=True)}
 # Frames and bins at a time of the statistics.
 _SUMS = {64: (64, 32), 256: (32, 16)}
 
@@ -110,6 +117,11 @@ def choose(n_frames: int, n_bins: int, n_components: int, precision: str, proces
     if precision == "tf32" and n_bins >= _LONG and width in _MANY_LONG:
         return _MANY_LONG[width]
     return _first(_MANY[precision], width)
+
+
+def choose_for_hopper(n_frames: int, n_components: int, processors: int) -> Tile | None:
+    """The tile for `fused_hopper`, or None where `fused_kernels` is faster."""
+    return _HOPPER.get(padded(n_components)) if n_frames > 32 * processors else None
 
 
 def choose_for_sums(n_components: int) -> tuple[int, int]:
