@@ -58,8 +58,8 @@ class OnlineNMF(
     forgetting : Forgetting, default=None
         How earlier frames lose weight; None is `GrowingMemory()`. See `ondes.nmf.forgetting`.
     solver : Solver, default=None
-        How activations are found while learning. None is `Solver()`; later passes of `fit` then
-        take more steps, up to 40, and with fresh restarts only.
+        How activations are found while learning. None is `Solver()`, with more steps in later
+        passes of `fit` over an array of up to 16,384 frames.
     transform_solver : Solver, default=None
         The same for `transform` and `score`; None is `Solver(max_steps=200, tol=1e-3)`.
     dictionary_exponent : float in (0, 1], default=0.9

@@ -199,7 +199,6 @@ class DictionaryLearner(DictionaryTransformer):
         self, arrays: Iterable[Any], settings: Settings, number: int
     ) -> Iterator[float]:
         """One pass; yields how far each update moved the dictionary."""
-        settings = settings.in_pass(number)
         batch, size = None, passes.at_once(settings)
         for batch in rebatch(self._frames(arrays, settings, number), size):
             for _, change in self._train(batch, settings):

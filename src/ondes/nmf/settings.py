@@ -21,8 +21,8 @@ INITS = ("auto", "k-means++", "parts", "random")
 RESTARTS = ("fresh", "warm")
 LOWEST_FLOOR = 1e-15  # v / y² stays within float32's range
 LARGEST_BACKGROUND = 1e30  # activations in the data's units stay within it
-EARLY_FRAMES = 2000  # the dictionary is still poor
-MOST_STEPS_IN_PASS = 40
+# The steps of a pass: see `Settings.in_pass`.
+SMALL_SET, EARLY_FRAMES, MOST_STEPS_IN_PASS = 16_384, 2000, 40
 DEFAULTS = {
     "forgetting": GrowingMemory(),
     "solver": Solver(),
@@ -120,40 +120,34 @@ class Settings:
         """Whether dictionary and statistics stay on a device from update to update."""
         return self.compute.backend == "torch" and self.dictionary_penalty is None
 
-    def in_pass(self, number: int, n_frames: int | None = None) -> Settings:
-        """The settings of one pass of `fit`, with the number of steps that suits it.
+    def in_pass(self, number: int, n_frames: int) -> Settings:
+        """The settings of one pass of `fit` over an array, with the number of steps that suits it.
 
-        What too few steps leave of the way to the minimum biases the dictionary, and the better
-        the dictionary, the more that matters: steps double when the number of passes has become
-        eight times as large. Where more passes follow, half as many steps are enough for the
-        first frames, except with Itakura-Saito or sparsity. A solver that was given is kept, and
-        warm restarts continue from the pass before.
+        What too few steps leave of the way to the minimum biases the dictionary. In a small set,
+        which is visited often, that matters more and more: steps double when the number of passes
+        has become eight times as large. Where more passes follow, half as many steps are enough
+        for the first frames, except with Itakura-Saito or sparsity. A solver that was given is
+        kept, and warm restarts continue from the pass before.
 
         Parameters
         ----------
         number : int
             Of the pass, from 1 on.
-        n_frames : int, optional
-            Frames of a pass, where that is known.
+        n_frames : int
+            Frames of a pass.
 
         Examples
         --------
         >>> from ondes.nmf.estimator import OnlineNMF
-        >>> [OnlineNMF().settings.in_pass(n).solver.max_steps for n in (1, 2, 4, 8, 1000)]
+        >>> [OnlineNMF().settings.in_pass(n, 3000).solver.max_steps for n in (1, 2, 4, 8, 1000)]
         [10, 13, 16, 20, 40]
         """
-        if not self.solver_is_default or self.restarts == "warm":
+        if not self.solver_is_default or self.restarts == "warm" or n_frames > SMALL_SET:
             return self
-        # Only powers of two: every change has graphs of a GPU recorded again.
-        doublings = number.bit_length() - 1
+        doublings = number.bit_length() - 1  # few changes: a GPU records its graphs again for each
         n_steps = min(round(self.solver.max_steps * 2 ** (doublings / 3)), MOST_STEPS_IN_PASS)
-        if (
-            self.n_passes > 1
-            and self.divergence.beta > 0
-            and not self.sparsity
-            and n_frames is not None
-            and (number - 0.5) * n_frames < EARLY_FRAMES
-        ):
+        is_early = self.n_passes > 1 and (number - 0.5) * n_frames < EARLY_FRAMES
+        if is_early and self.divergence.beta > 0 and not self.sparsity:
             n_steps = self.solver.max_steps // 2
         return replace(self, solver=replace(self.solver, max_steps=n_steps))
 
