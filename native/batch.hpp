@@ -46,33 +46,32 @@ template <class T> class PackedModel {
         Array<double> model(n_bins);
         std::fill_n(model.get(), n_bins, floor);
         const double even = double(n_bins) / double(n_components);
-        const auto row = [&](std::size_t k) {
-            return k < n_components ? dictionary + k * n_bins : background;
-        };
         // A few rows at a time, while they are in the caches.
-        double sum[SIDE], squares[SIDE];
         const bool is = kernel.loss == Loss::itakura_saito;
         for (std::size_t first = 0; first < n_rows_; first += SIDE) {
-            const std::size_t last = std::min(first + SIDE, n_rows_);
-            std::fill_n(sum, SIDE, 0.0);
-            std::fill_n(squares, SIDE, 0.0);
-            for (std::size_t k = first; k < last; ++k) {
-                std::copy_n(row(k), n_bins, &rows_[k * stride_]);
+            const std::size_t n = std::min(SIDE, n_rows_ - first);
+            const double* row[SIDE];
+            double sum[SIDE] = {}, squares[SIDE] = {};
+            for (std::size_t i = 0; i < n; ++i) {
+                const std::size_t k = first + i;
+                row[i] = k < n_components ? dictionary + k * n_bins : background;
+                std::copy_n(row[i], n_bins, &rows_[k * stride_]);
                 std::fill_n(&rows_[k * stride_ + n_bins], stride_ - n_bins, T(0));
                 if (k < n_components)
-                    for (std::size_t bin = 0; bin < n_bins; ++bin) model[bin] += even * row(k)[bin];
+                    for (std::size_t bin = 0; bin < n_bins; ++bin) model[bin] += even * row[i][bin];
             }
             for (std::size_t bin = 0; bin < n_bins; ++bin)
-                for (std::size_t k = first; k < last; ++k) {
-                    const double w = row(k)[bin];
-                    columns_[bin * n_rows_ + k] = T(w);
-                    sum[k - first] += w;
-                    squares[k - first] += w * w;
+                for (std::size_t i = 0; i < n; ++i)
+                    columns_[bin * n_rows_ + first + i] = T(row[i][bin]);
+            for (std::size_t bin = 0; bin < n_bins && (is_sparse_ || !is); ++bin)
+                for (std::size_t i = 0; i < n; ++i) {
+                    sum[i] += row[i][bin];
+                    squares[i] += row[i][bin] * row[i][bin];
                 }
-            for (std::size_t k = first; k < std::min(last, n_components); ++k) {
-                const double slope = sparsity * std::sqrt(squares[k - first]);
-                sparsity_[k] = T(slope);
-                constants_[k] = T(is ? slope : sum[k - first] + slope);
+            for (std::size_t i = 0; i < n && first + i < n_components; ++i) {
+                const double slope = sparsity * std::sqrt(squares[i]);
+                sparsity_[first + i] = T(slope);
+                constants_[first + i] = T(is ? slope : sum[i] + slope);
             }
         }
         double total = 0;
@@ -99,30 +98,10 @@ template <class T> class PackedModel {
     Array<T> rows_, columns_, even_weights_, constants_, sparsity_;
 };
 
-// Sums over a batch, to be added to: (n_components, n_bins) twice, (n_components) and (1).
-struct Totals {
-    double *weighted, *inverse, *penalty_gradient, *divergence;
-};
-
 // Small batches are cut finely, to keep all threads busy; in large ones a tile that refills its
 // lanes from a long chunk wastes less.
 inline std::size_t chunk_length(std::size_t n_frames, std::size_t tile) {
     return n_frames < 64 * tile ? tile : 8 * tile;
-}
-
-template <class T>
-void add_in_turn(const Problem<T>& p, Loss loss, const ChunkSums<T>& sums, const Totals& totals) {
-    const bool is = loss == Loss::itakura_saito;
-    for (std::size_t k = 0; k < p.n_components; ++k) {
-        const T* const weighted = sums.weighted + k * p.row_stride;
-        const T* const inverse = sums.inverse + k * p.row_stride;
-        for (std::size_t bin = 0; bin < p.n_bins; ++bin) {
-            totals.weighted[k * p.n_bins + bin] += double(weighted[bin]);
-            totals.inverse[k * p.n_bins + bin] += is ? double(inverse[bin]) : sums.activations[k];
-        }
-        totals.penalty_gradient[k] += sums.penalty_gradient[k];
-    }
-    *totals.divergence += sums.divergence;
 }
 
 // Solve `n_frames` frames, and add up their statistics where `totals` is given.
@@ -159,7 +138,7 @@ void solve_batch(const Kernel<T>& kernel, const Problem<T>& problem, const Frame
             kernel.summarise(problem, frames, first, last, workspace, sums);
             std::unique_lock lock(mutex);
             turned.wait(lock, [&] { return turn == chunk; });
-            add_in_turn(problem, kernel.loss, sums, *totals);
+            kernel.add(problem, sums, *totals);
             ++turn;
             turned.notify_all();
         }

@@ -26,7 +26,7 @@ template <class T, Loss LOSS> size_t workspace_size(const Problem<T>& problem) {
 
 template <class T, Loss LOSS> constexpr Kernel<T> kernel() {
     return {LOSS, LANES<T>, Tile<T, LOSS>::N, workspace_size<T, LOSS>, encode<T, LOSS>,
-            summarise<T, LOSS>};
+            summarise<T, LOSS>, add_sums<T, LOSS>};
 }
 
 template <class T> constexpr Kernel<T> IS = kernel<T, Loss::itakura_saito>();

@@ -48,6 +48,11 @@ template <class T> struct ChunkSums {
     double divergence;
 };
 
+// Sums over a batch, to be added to: (n_components, n_bins) twice, (n_components) and (1).
+struct Totals {
+    double *weighted, *inverse, *penalty_gradient, *divergence;
+};
+
 // The functions of one instruction set and divergence. A chunk is the frames from `first` to `last`.
 template <class T> struct Kernel {
     Loss loss;
@@ -57,6 +62,7 @@ template <class T> struct Kernel {
                    T* workspace);
     void (*summarise)(const Problem<T>&, const Frames<T>&, std::size_t first, std::size_t last,
                       T* workspace, ChunkSums<T>&);
+    void (*add)(const Problem<T>&, const ChunkSums<T>&, const Totals&);
 };
 
 // Pairs of frames, and the shapes of the signals whose energy they share; see pair_sums.hpp.

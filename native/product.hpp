@@ -10,6 +10,10 @@ namespace ondes::ONDES_ISA {
 constexpr size_t ROWS = 4;                           // of a register block
 constexpr size_t VECTORS = REGISTERS == 32 ? 4 : 3;  // of a register block, and of a tile
 
+// Divisions run beside sums: of a block's vectors some are divided as soon as they are summed, the
+// others beside the next product, so many rows ahead of it.
+constexpr size_t DIRECT = VECTORS / 2, AHEAD = 2;
+
 template <size_t N> using Count = std::integral_constant<size_t, N>;
 
 // body(first row, number of rows) over blocks of `n` rows.

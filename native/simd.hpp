@@ -46,6 +46,11 @@ template <class T> inline Vec<T>& at(T* p) { return *reinterpret_cast<Vec<T>*>(p
 template <class T> inline const Vec<T>& at(const T* p) {
     return *reinterpret_cast<const Vec<T>*>(p);
 }
+// A vector anywhere, on no boundary of vectors.
+template <class T> inline Vec<T> loose(const T* p) {
+    typedef T Loose __attribute__((vector_size(VECTOR_BYTES), may_alias, aligned(sizeof(T))));
+    return *reinterpret_cast<const Loose*>(p);
+}
 template <class T> inline Vec<T> all(T x) { return x - Vec<T>{}; }
 
 template <class V> inline V larger(V a, V b) { return a > b ? a : b; }
@@ -125,14 +130,31 @@ template <class T> inline Vec<T> quick_log2(Vec<T> x) {
     return split.exponent + split.rest * polynomial<T>(split.rest, series);
 }
 
-// log2 to 2e-6, and in float64 to 1e-10.
-template <class T> inline Vec<T> rough_log2(Vec<T> x) {
-    if constexpr (sizeof(T) == 8) return log2<T, 5>(x);
-    const Split<T> split(x);
-    constexpr T series[] = {-0.20659174f, 0.32215493f, -0.36749001f,
-                            0.47934801f,  -0.72113186f, 1.44271348f};
-    return split.exponent + split.rest * polynomial<T>(split.rest, series);
-}
+// Σ weight · log2 x, each log2 to 1e-10.
+template <class T> struct RoughLogSum {
+    Vec<T> total = {};
+
+    void add(Vec<T> weight, Vec<T> x) { total += weight * log2<T, 5>(x); }
+    Vec<T> sum() const { return total; }
+};
+
+// The same to 2e-6. The bits of a float, as an integer, are 2^23 times its log2 but for a bend
+// between powers of two: a polynomial of degree six, by Knuth's rule with three products instead of
+// six, since only those wait for the units that the kernel keeps busy.
+template <> struct RoughLogSum<float> {
+    Vec<float> straight = {}, bent = {};
+
+    void add(Vec<float> weight, Vec<float> x) {
+        const std::int32_t one = LogSum<float>::ONE;
+        const IntVec<float> bits = reinterpret_cast<IntVec<float>>(x);
+        const auto m = reinterpret_cast<Vec<float>>((bits & LogSum<float>::MANTISSA_MASK) | one);
+        const Vec<float> z = (m - 2.3890805f) * m + 3.3583523f;
+        const Vec<float> w = (m - 3.46586518f) * z + 10.8354593f;
+        straight += weight * __builtin_convertvector(bits - one, Vec<float>);
+        bent += weight * ((w + (z - 19.0149061f)) * w + 66.169881f);
+    }
+    Vec<float> sum() const { return straight * 0x1p-23f - bent * 0.0256910888f; }
+};
 
 // 2^x = 2^n · exp((x − n) log 2), n the nearest integer.
 template <class T> inline Vec<T> exp2(Vec<T> x) {
@@ -158,10 +180,6 @@ template <class T> inline Vec<T> quick_exp2(Vec<T> x) {
     const Vec<T> value = polynomial<T>(x - (shifted - shift), series);
     const IntVec<T> power = reinterpret_cast<IntVec<T>>(shifted) << Bits<T>::MANTISSA;
     return reinterpret_cast<Vec<T>>(reinterpret_cast<IntVec<T>>(value) + power);
-}
-
-template <class T> inline Vec<T> quick_power(Vec<T> x, Vec<T> exponent) {
-    return quick_exp2<T>(exponent * quick_log2<T>(x));
 }
 
 template <class T> inline Vec<T> power(Vec<T> x, Vec<T> exponent) {

@@ -6,7 +6,7 @@
 // arithmetic never sees its neighbours, so a frame's answer cannot depend on the tile it is in.
 #pragma once
 
-#include <type_traits>
+#include <algorithm>
 
 #include "divergence.hpp"
 #include "penalty.hpp"
@@ -20,13 +20,10 @@ template <class T, Loss LOSS> class Tile {
   public:
     static constexpr size_t L = LANES<T>;
     static constexpr size_t N = VECTORS * L;  // frames
-    static constexpr size_t BLOCK = 96;       // bins whose 1/y and v/y² wait in cache
-    static constexpr size_t COST_BLOCK = 48;  // where IS sums a cost, whose last digits depend on it
-    static constexpr size_t DEPTH = 128;      // components whose activations wait in cache
-    static constexpr size_t DIRECT = VECTORS / 2;  // vectors that are divided as soon as summed
-    static constexpr size_t AHEAD = 2;             // bins by which the others are divided early
+    static constexpr size_t BLOCK = 96;   // bins whose 1/y and v/y² wait in cache
+    static constexpr size_t DEPTH = 128;  // components whose activations wait in cache
     static constexpr bool IS = LOSS == Loss::itakura_saito;
-    using Cost = std::conditional_t<IS, Divergence<T, LOSS>, RoughDivergence<T>>;
+    using Cost = StepCost<T, LOSS>;
 
     Tile(const Problem<T>& problem, const Frames<T>& frames, T* workspace)
         : p(problem), frames(frames) {
@@ -41,9 +38,8 @@ template <class T, Loss LOSS> class Tile {
         next = first;
         end = last;
         n_alive = 0;
-        n_vectors = VECTORS;
+        n_vectors = (std::min(end - next, N) + L - 1) / L;
         take_first();
-        compact();
         while (n_alive > 0) {
             with_vectors(n_vectors, [&](auto vectors) {
                 if (p.n_momentum > 0) {
@@ -104,17 +100,32 @@ template <class T, Loss LOSS> class Tile {
     // Frames for all lanes; whole vectors of them are turned at once.
     void take_first() {
         size_t lane = 0;
-        for (; lane < N && end - next >= L; lane += L) {
+        for (; lane < n_vectors * L && end - next >= L; lane += L) {
             transpose(frames.values + next * p.n_bins, p.n_bins, p.floor, target + lane, N);
+            Vec<T> even = {};
+            const size_t n = p.n_components;
+            if (frames.start) transpose(frames.start + next * n, n, T(0), point + lane, N);
+            else
+                for (size_t i = 0; i < L; ++i) even[i] = even_activation(next + i);
+            for (size_t k = 0; k < n; ++k) {
+                const size_t i = k * N + lane;
+                const Vec<T> value = frames.start ? at(point + i) : even;
+                at(point + i) = at(here + i) = larger(value, all(p.activation_floor));
+            }
             for (size_t i = 0; i < L; ++i) begin(lane + i);
         }
-        for (; lane < N; ++lane) take_next(lane);
+        for (; lane < n_vectors * L; ++lane) take_next(lane);
     }
 
     void take_next(size_t lane) {
         if (next == end) return idle(lane);
         const T* const values = frames.values + next * p.n_bins;
         for (size_t bin = 0; bin < p.n_bins; ++bin) target[bin * N + lane] = values[bin] + p.floor;
+        const T* const start = frames.start ? frames.start + next * p.n_components : nullptr;
+        const T even = start ? 0 : even_activation(next);
+        for (size_t k = 0; k < p.n_components; ++k)
+            point[k * N + lane] = here[k * N + lane] =
+                std::max(start ? start[k] : even, p.activation_floor);
         begin(lane);
     }
 
@@ -124,13 +135,6 @@ template <class T, Loss LOSS> class Tile {
         lowest[lane] = std::numeric_limits<double>::infinity();
         frame[lane] = next++;
         ++n_alive;
-        const T* const start = frames.start ? frames.start + frame[lane] * p.n_components : nullptr;
-        const T even = start ? 0 : even_activation(frames.values + frame[lane] * p.n_bins);
-        for (size_t k = 0; k < p.n_components; ++k) {
-            const T value = start ? start[k] : even;
-            point[k * N + lane] = here[k * N + lane] =
-                value > p.activation_floor ? value : p.activation_floor;
-        }
         if (frames.background) point[p.n_components * N + lane] = frames.background[frame[lane]];
     }
 
@@ -145,7 +149,8 @@ template <class T, Loss LOSS> class Tile {
     }
 
     // Equal activations at the gain that minimises the divergence.
-    T even_activation(const T* values) const {
+    T even_activation(size_t frame) const {
+        const T* const values = frames.values + frame * p.n_bins;
         T sums[L] = {};
         size_t bin = 0;
         for (; bin + L <= p.n_bins; bin += L)
@@ -207,7 +212,7 @@ template <class T, Loss LOSS> class Tile {
         for (size_t lane = 0; lane < V * L; ++lane) fit[lane] = 0;
 
         Cost cost[V];
-        const size_t block = block_length(IS && WITH_COST ? COST_BLOCK : BLOCK);
+        const size_t block = block_length();
         for (size_t bin = 0; bin < p.n_bins; bin += block) {
             const size_t n = p.n_bins - bin < block ? p.n_bins - bin : block;
             compute_model<V>(bin, n);
@@ -221,8 +226,8 @@ template <class T, Loss LOSS> class Tile {
     }
 
     // Even blocks: 257 bins in blocks of 64 would leave one bin alone.
-    size_t block_length(size_t longest) const {
-        const size_t n_blocks = (p.n_bins + longest - 1) / longest;
+    size_t block_length() const {
+        const size_t n_blocks = (p.n_bins + BLOCK - 1) / BLOCK;
         const size_t length = (p.n_bins + n_blocks - 1) / n_blocks;
         return (length + ROWS - 1) / ROWS * ROWS;
     }
@@ -269,8 +274,7 @@ template <class T, Loss LOSS> class Tile {
         };
         const auto add_cost = [&](size_t j, size_t v, Cost& sum) {
             const size_t i = j * N + v * L;
-            const Vec<T> value = at(values + i);
-            sum.add(value, value, IS ? value * at(inverse + i) : at(weighted + i));
+            sum.add(at(values + i), at((IS ? inverse : weighted) + i));
         };
         const auto add_rows = [&](const T* x, T* sums, size_t row, auto rows, auto beside) {
             add_product<rows, V>(p.rows + row * p.row_stride + bin, p.row_stride, x, N, n,
@@ -350,21 +354,21 @@ template <class T, Loss LOSS> class Tile {
             weight[lane] = p.momentum[age[lane]];
             risen[lane] = up;
         }
-        for (size_t k = 0; k < p.n_components; ++k)
+        for (size_t k = 0; k < p.n_components; ++k) {
+            Vec<T> push[V];  // in two rounds: whole chains one after the other would take long
+            for (size_t v = 0; v < V; ++v) {
+                const size_t i = k * N + v * L;
+                push[v] = at(weight + v * L) * quick_log2<T>(at(numerator + i) / at(here + i));
+            }
             for (size_t v = 0; v < V; ++v) {
                 const size_t i = k * N + v * L;
                 const Vec<T> from = at(here + i), to = at(numerator + i);
-                const Vec<T> push = extend(to / from, at(weight + v * L));
-                const Vec<T> ahead = larger(to * push, all(p.activation_floor));
+                const Vec<T> ahead = larger(to * quick_exp2<T>(push[v]), all(p.activation_floor));
                 const auto up = at(risen + v * L) != 0;
                 at(point + i) = up ? from : smaller(ahead, all(p.activation_ceiling));
                 at(here + i) = up ? from : to;
             }
-    }
-
-    static Vec<T> extend(Vec<T> ratio, Vec<T> weight) {
-        if constexpr (IS) return power<T>(ratio, weight);
-        else return quick_power<T>(ratio, weight);
+        }
     }
 
     // The penalty at `point` and its slopes, and what else of the cost is no sum over bins.

@@ -34,11 +34,9 @@ inline void transpose(const T* from, size_t n, T offset, T* to, size_t to_stride
     constexpr size_t L = LANES<T>;
     size_t j = 0;
 #ifdef ONDES_SHUFFLES
-    typedef T Loose __attribute__((vector_size(VECTOR_BYTES), may_alias, aligned(sizeof(T))));
     for (; j + L <= n; j += L) {
         Vec<T> square[L];
-        for (size_t i = 0; i < L; ++i)
-            square[i] = *reinterpret_cast<const Loose*>(from + i * n + j) + offset;
+        for (size_t i = 0; i < L; ++i) square[i] = loose(from + i * n + j) + offset;
         transpose<T>(square);
         for (size_t i = 0; i < L; ++i) at(to + (j + i) * to_stride) = square[i];
     }
