@@ -16,6 +16,7 @@ middle, which makes the inverse exact for every length.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,14 +27,14 @@ import scipy.fft
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
+from ondes.rebatch import slices
+
 __all__ = ["InverseStftStream", "Stft", "StftStream", "mean_power"]
 
 Samples = NDArray[np.float32]
 Frames = NDArray[np.complex64]
 
-# Few enough that their transform stays in a core's cache, and below the size at which glibc maps
-# every new array.
-FRAMES_AT_ONCE = 48
+VALUES_AT_ONCE = 2**18  # in a transform: more would leave the caches, fewer mean more calls
 # The FFT library transforms rows in groups as wide as a vector register and the remainder one by
 # one. With whole groups only, a row's bits never depend on how many rows came with it.
 ROW_GROUP = 16
@@ -160,13 +161,14 @@ class Stft:
 
     def spectra(self, windows: Samples) -> Iterator[tuple[slice, Frames]]:
         """Transform windows, some rows at a time: pairs of these rows and their frames."""
-        n_at_once = min(FRAMES_AT_ONCE, _whole_groups(len(windows)))
-        work = np.zeros((n_at_once, *windows.shape[1:]), np.float32)
-        for first in range(0, len(windows), FRAMES_AT_ONCE):
-            rows = windows[first : first + FRAMES_AT_ONCE]
+        n_at_once = _rows_at_once(windows.shape[1:])
+        n_rows = min(n_at_once, _whole_groups(len(windows)))
+        work = np.zeros((n_rows, *windows.shape[1:]), np.float32)
+        for part in slices(len(windows), n_at_once):
+            rows = windows[part]
             np.multiply(rows, self.window_array, out=work[: len(rows)])
             transformed = scipy.fft.rfft(work[: _whole_groups(len(rows))], axis=-1)
-            yield slice(first, first + len(rows)), transformed[: len(rows)]
+            yield part, transformed[: len(rows)]
 
     def power(self, samples: ArrayLike) -> Samples:
         """Power frames of a whole signal, float32 of shape (n_frames, n_bins): see `mean_power`.
@@ -292,7 +294,8 @@ class InverseStftStream:
         self._channels = () if n_channels is None else (n_channels,)
         self._window = stft.dual_window_array.astype(np.float32)
         self._n_hops = -(-stft.n_fft // stft.hop_length)
-        self._work = np.zeros((FRAMES_AT_ONCE, *self._channels, stft.n_bins), np.complex64)
+        n_at_once = _rows_at_once((*self._channels, stft.n_fft))
+        self._work = np.zeros((n_at_once, *self._channels, stft.n_bins), np.complex64)
         self.reset()
 
     def reset(self) -> None:
@@ -311,10 +314,7 @@ class InverseStftStream:
                 f"Frames of shape {spectra.shape} do not fit a stream of "
                 f"(n_frames, *{(*self._channels, self.stft.n_bins)})."
             )
-        added = [
-            self._overlap_add(spectra[first : first + FRAMES_AT_ONCE])
-            for first in range(0, len(spectra), FRAMES_AT_ONCE)
-        ]
+        added = [self._overlap_add(spectra[rows]) for rows in slices(len(spectra), len(self._work))]
         ready = np.concatenate([self._ready, *added])
         skipped = min(self._unwanted, len(ready))
         self._unwanted -= skipped
@@ -374,6 +374,11 @@ def mean_power(spectra: Frames, out: Samples | None = None) -> Samples:
     for channel in range(1, powers.shape[1]):
         power += powers[:, channel]
     return power if powers.shape[1] == 1 else np.divide(power, np.float32(powers.shape[1]), power)
+
+
+def _rows_at_once(shape: tuple[int, ...]) -> int:
+    """How many rows of this shape to transform at a time: whole groups."""
+    return max(1, VALUES_AT_ONCE // (ROW_GROUP * math.prod(shape))) * ROW_GROUP
 
 
 def _whole_groups(n_rows: int) -> int:
