@@ -22,7 +22,7 @@ PRESETS: dict[str, Preset] = {
         "beta_loss": "kullback-leibler",
         "sparsity": 2.0,
         "batch_size": 128,
-        "forgetting": GrowingMemory(60.0),
+        "forgetting": GrowingMemory(10.0),
         "solver": Solver(max_steps=10, momentum=()),
     },
     # Lefèvre, Bach and Févotte (2011).
