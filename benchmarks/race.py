@@ -1,6 +1,6 @@
 """`ondes` against what users have today: held-out divergence against seconds of learning.
 
-    python benchmarks/race.py [--audio FOLDER] [--quick] [--seeds N]
+    python benchmarks/race.py [--audio FOLDER] [--quick] [--seeds N] [--sizes small medium]
 
 Every dictionary is scored with the same divergence at converged activations, which is not timed.
 Writes benchmarks/results/race.json and docs/figures/race_*.png; with --quick, into out/quick.
@@ -317,13 +317,26 @@ def summary(results: dict[str, Any]) -> str:
     return race_page.summary(results)
 
 
+def with_earlier(results: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """These results, with the runs of earlier ones on sets of other sizes."""
+    new = results["settings"]["sizes"]
+    runs = [run for run in earlier["runs"] if run["size"] not in new]
+    sizes = [size for size in race_page.SIZES if size in {run["size"] for run in runs}]
+    about = {"sizes": sizes, "n_seeds": earlier["settings"]["n_seeds"], **earlier["machine"]}
+    return results | {"earlier": about, "runs": [*results["runs"], *runs]}
+
+
 def main() -> None:
-    options = parse_options(__doc__)
+    options = parse_options(__doc__, Settings().sizes)
     settings = QUICK if options.quick else Settings()
     if options.seeds:
         settings = replace(settings, n_seeds=options.seeds)
+    if options.sizes:
+        settings = replace(settings, sizes=tuple(options.sizes))
     outputs = Outputs.quick() if options.quick else replace(Outputs.kept(), results=RESULTS.parent)
     results = race(Recordings(options.audio), settings)
+    if options.sizes and not options.quick:
+        results = with_earlier(results, json.loads(RESULTS.read_text()))
     print(outputs.write("race", results))
     race_page.draw(results, outputs.figures)
     print(section(results))

@@ -165,6 +165,11 @@ def summary(results: dict[str, Any]) -> str:
 def section(results: dict[str, Any]) -> str:
     settings, machine = results["settings"], results["machine"]
     frontend = settings["frontend"]
+    earlier = ""
+    if "earlier" in results:
+        before = results["earlier"]
+        sets = " and ".join(SIZES[size] for size in before["sizes"])
+        earlier = f" Sets of {sets} were measured on {before['date']}, with earlier code."
     in_part = f" Quick: one in {settings['one_in']} recordings of the largest sets."
     parts = [
         "## The race",
@@ -177,7 +182,7 @@ def section(results: dict[str, Any]) -> str:
         f"invariant to this. Early stopping is off, and r = {peers.R} means the same for all. "
         f"{frontend['sr']} Hz, window {frontend['n_fft']}, "
         f"medians of up to {settings['n_seeds']} seeds. {machine['cpu']}, {machine['cores']} "
-        f"cores, {machine['date']}." + (in_part if settings["one_in"] > 1 else ""),
+        f"cores, {machine['date']}." + earlier + (in_part if settings["one_in"] > 1 else ""),
         _verdicts(results),
         "Each entry says how many times sooner the default reaches the divergence that the peer "
         "ends with, and how much lower the default is when the peer ends. Batch algorithms, which "

@@ -7,6 +7,7 @@ import datetime
 import json
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class Outputs:
         return path
 
 
-def parse_options(description: str | None) -> argparse.Namespace:
+def parse_options(description: str | None, sizes: Sequence[str] = ()) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -57,6 +58,10 @@ def parse_options(description: str | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="a short run into out/quick")
     parser.add_argument("--seeds", type=int, help="number of seeds, instead of the script's own")
+    if sizes:
+        parser.add_argument(
+            "--sizes", nargs="+", choices=sizes, help="only these sets; kept runs of others stay"
+        )
     return parser.parse_args()
 
 

@@ -163,3 +163,19 @@ def test_verdicts_of_made_up_runs():
     ((_, peer, moments),) = race_page.lost(behind)
     assert peer == "minibatch"
     assert max(moment.share for moment in moments) == pytest.approx(1 - 0.7 / 0.8)
+
+
+def test_a_race_of_some_sets_keeps_the_runs_of_the_others():
+    def raced(sizes, divergence, date):
+        runs = [{"size": size, "points": [[1.0, 1, divergence]]} for size in sizes]
+        return {"settings": {"sizes": sizes, "n_seeds": 5}, "machine": {"date": date}, "runs": runs}
+
+    new, old = raced(["small"], 1.0, "now"), raced(["small", "medium", "large"], 2.0, "before")
+    merged = race.with_earlier(new, old)
+    assert [(run["size"], run["points"][0][2]) for run in merged["runs"]] == [
+        ("small", 1.0),
+        ("medium", 2.0),
+        ("large", 2.0),
+    ]
+    assert merged["earlier"] == {"sizes": ["medium", "large"], "n_seeds": 5, "date": "before"}
+    assert merged["machine"] == {"date": "now"}
