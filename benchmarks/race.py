@@ -129,11 +129,14 @@ class Settings:
             Cell("small", kind, n_components, self.budgets_s["long"], LASTING, self.n_seeds)
             for kind in KINDS
             for n_components in self.components
+            if "small" in self.sizes
         ]
 
     @property
     def _yardsticks(self) -> list[Cell]:
         limit, passes = self.yardstick_limit_s, self.yardstick_passes
+        if "medium" not in self.sizes:
+            return []
         return [
             Cell("medium", "music", n, limit, ("minibatch",), n_seeds, 1, passes, plain)
             for n in self.components
@@ -145,7 +148,8 @@ class Settings:
         most = max(self.components)
         return [
             Cell(size, "music", most, self.budgets_s[size], MAIN + OURS, 1, threads=-1)
-            for size in self.sizes[1:]
+            for size in self.sizes
+            if size != "small"
         ]
 
 

@@ -165,6 +165,13 @@ def test_verdicts_of_made_up_runs():
     assert max(moment.share for moment in moments) == pytest.approx(1 - 0.7 / 0.8)
 
 
+@pytest.mark.parametrize("size", race_page.SIZES)
+def test_a_race_of_one_size_has_no_cells_of_others(size):
+    assert {cell.size for cell in race.Settings(sizes=(size,)).cells} == {size}
+    whole = [cell for cell in race.Settings().cells if cell.size == size]
+    assert race.Settings(sizes=(size,)).cells == whole
+
+
 def test_a_race_of_some_sets_keeps_the_runs_of_the_others():
     def raced(sizes, divergence, date):
         runs = [{"size": size, "points": [[1.0, 1, divergence]]} for size in sizes]
