@@ -15,7 +15,8 @@ __all__ = ["cluster_centres", "first_dictionary", "parts", "random_frames"]
 
 # Frames to draw from: for k-means++ more take longer and change nothing.
 LEAST_CANDIDATES, CANDIDATES_PER_ROW = 1000, 16
-PARTS_VALUES = 2**20
+# For parts more leave less to chance: a sixteenth of a large set, within these numbers of values.
+PARTS_SHARE, LEAST_PARTS_VALUES, MOST_PARTS_VALUES = 16, 2**20, 2**22
 # Fewer do not tell which bins move together, and leave no time to recover from a poor start.
 FEW_FRAMES = 2000
 _KMEANS_ROUNDS = 2
@@ -56,7 +57,9 @@ def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomSta
     elif init == "auto":
         init = "parts" if settings.divergence.beta == 0 else "random"
     if init == "parts":
-        n_candidates = max(n_candidates, PARTS_VALUES // frames.shape[1])
+        share = len(order) * frames.shape[1] // PARTS_SHARE
+        n_values = min(max(share, LEAST_PARTS_VALUES), MOST_PARTS_VALUES)
+        n_candidates = max(n_candidates, n_values // frames.shape[1])
     candidates = tensors.rows_of(frames, order[:n_candidates])
     levelled = level_frames(candidates, settings.background(frames.shape[1])).values
     positive = levelled + levelled.dtype.type(settings.noise_floor)
