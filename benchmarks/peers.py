@@ -38,20 +38,28 @@ class TimeUpError(Exception):
 
 @dataclass
 class Watch:
-    """Counts seconds of learning and keeps (seconds, passes, dictionary) at growing intervals."""
+    """Counts seconds of learning and keeps (seconds, passes, dictionary) at growing intervals.
+
+    The seconds of one thread are those of the processor, so that other work on the machine matters
+    little; those of several are the wall's.
+    """
 
     budget_s: float
     max_passes: float = np.inf
+    threads: int = 1
     seconds: float = 0.0
     kept: list[tuple[float, float, np.ndarray]] = field(default_factory=list)
     _next_s: float = 0.0
 
+    def _clock(self) -> float:
+        return time.process_time() if self.threads == 1 else time.perf_counter()
+
     def start(self) -> None:
-        self._began = time.perf_counter()
+        self._began = self._clock()
 
     def tick(self, passes: float, dictionary: np.ndarray) -> None:
         """Stop the clock, keep the dictionary if it is time, and start the clock again."""
-        self.seconds += time.perf_counter() - self._began
+        self.seconds += self._clock() - self._began
         over = self.seconds >= self.budget_s or passes >= self.max_passes
         # The end of the first pass is where comparisons begin.
         if over or self.seconds >= self._next_s or passes == 1:
@@ -59,7 +67,7 @@ class Watch:
             self._next_s = GROWTH * self.seconds
         if over:
             raise TimeUpError
-        self._began = time.perf_counter()
+        self._began = self._clock()
 
     def rounds(self, done: int) -> int:
         """How many more rounds until the next snapshot is due, when `done` took the time so far."""
@@ -335,7 +343,7 @@ def main() -> None:
             frames = np.sqrt(frames)  # magnitudes, as separation has them
         first = first_dictionary(frames, job["n_components"], job["seed"], beta_loss)
         task = Task(frames, first, job["seed"], threads, job["warm"], beta_loss=beta_loss)
-        watch = Watch(job["budget_s"], job["max_passes"] or np.inf)
+        watch = Watch(job["budget_s"], job["max_passes"] or np.inf, threads)
         if job["plain"]:
             run_plain(name, replace(task, frames=frames / frames.mean(), floor=PLAIN_FLOOR), watch)
         else:
