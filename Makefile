@@ -7,6 +7,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(wildcard native/*)
 AUDIO ?= audio
 QUICK ?=
 PEERS := .venv/.peers
+PLAYED := tests/test_studio_browser.py
 SECONDS ?= 60
 OLDEST := build/oldest
 OLDEST_TESTS := audio batches channels checkpoint destinations estimator hostile_names learn_command \
@@ -27,9 +28,10 @@ help:
 demo: $(INSTALLED)
 	$(BIN)/ondes demo --force
 
-# All tests.
+# All tests: two at a time, and alone those that measure what a browser plays.
 test: $(INSTALLED)
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses=2 --dist=loadfile --ignore=$(PLAYED)
+	$(BIN)/pytest $(PLAYED)
 
 # The lowest versions that pyproject.toml allows; .venv has the newest.
 oldest: $(OLDEST)/.installed
