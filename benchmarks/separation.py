@@ -197,6 +197,19 @@ def _row(runs: list[dict[str, Any]], title: str) -> str:
     return f"| {title} | " + " | ".join(cells) + " |"
 
 
+def _training(results: dict[str, Any]) -> str:
+    """How long and where separators and recurrent networks were trained, in a sentence."""
+    where = {"cpu": "a CPU", "cuda": "a GPU"}
+    budgets = {
+        f"{each['minutes']:g} minutes on {where[each['device']]}"
+        for each in results["runs"]
+        if each["how"] in methods.NEED_TRAINING
+    }
+    if not budgets:
+        return ""
+    return f"Separators and recurrent networks were trained for {' or '.join(sorted(budgets))}."
+
+
 def section(results: dict[str, Any]) -> str:
     parts = [
         "## Separation",
@@ -204,9 +217,8 @@ def section(results: dict[str, Any]) -> str:
         "several seeds, half their range; in brackets the SDR of museval. No mixture contains a "
         "recording that was learned from. The dictionaries of other packages are used by the "
         "same separator, with the better of two sparsities. The oracle Wiener mask is computed "
-        "from the true sources. How long each separator and the recurrent network were trained is "
-        "in `benchmarks/results/separation.json`; the times in this file were measured while other "
-        "programs ran.",
+        f"from the true sources. {_training(results)} The times in "
+        "`benchmarks/results/separation.json` were measured while other programs ran.",
     ]
     for condition, title in TITLES.items():
         names = ("guitar", "rest") if condition == SONGS else ("speech", "music")
