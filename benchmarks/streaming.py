@@ -198,6 +198,9 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="of the environment to measure")
     parser.add_argument("--only", choices=["stereo"])
     options = parser.parse_args()
+    # As pip installs it: a checkout may have no bytecode, and compile itself at every start.
+    compiled = "import compileall, ondes; list(map(compileall.compile_dir, ondes.__path__))"
+    subprocess.run([options.python, "-c", compiled], check=True, stdout=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         rows = stereo_rows(folder, options)

@@ -15,7 +15,7 @@ from sklearn.base import clone
 import ondes
 from ondes.nmf.learner import DictionaryLearner
 
-HEAVY = ("sklearn", "pandas", "pyarrow", "torch", "matplotlib", "scipy.stats", "scipy.signal")
+HEAVY = ("sklearn", "pandas", "pyarrow", "torch", "matplotlib", "scipy", "joblib")
 SMALL = {"n_components": 4, "sr": 8000, "n_fft": 128}
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
-from joblib import effective_n_jobs
 
+from ondes.cores import n_threads
 from ondes.errors import FileError
 from ondes.history import TrainingHistory
 from ondes.model_file import SavedModel
@@ -301,7 +301,7 @@ class _Reading:
 def _on_host(
     estimator: DictionaryLearner, schedule: Schedule, reading: _Reading
 ) -> BatchSource[Array]:
-    n_readers = max(1, min(effective_n_jobs(estimator.n_jobs), MAX_READERS))
+    n_readers = max(1, min(n_threads(estimator.n_jobs), MAX_READERS))
     frames_of = partial(HostFrameReader, audio=schedule.audio)
     batches = MiniBatches(reading.rounds(schedule, frames_of, n_readers))
 
@@ -325,7 +325,7 @@ def _on_gpu(
     ready(str(device))
     maker = gpu.FrameMaker(audio, device)
     # The GPU is so much faster than a decoder that other cores should read for it.
-    n_readers = min(effective_n_jobs(estimator.n_jobs or -1), MAX_READERS)
+    n_readers = min(n_threads(estimator.n_jobs or -1), MAX_READERS)
     rounds = reading.rounds(schedule, lambda files: gpu.GpuFrameReader(files, maker), n_readers)
     trainer = gpu.GpuTrainer(estimator)
     return BatchSource(

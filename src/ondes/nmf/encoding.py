@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
-from joblib import effective_n_jobs
 
+from ondes.cores import n_threads
 from ondes.nmf import backends
 from ondes.nmf.backends import NAMES, PRECISIONS, Backend, reference, tensors
 from ondes.nmf.divergence import Array, LevelledFrames, level_frames
@@ -78,7 +78,7 @@ class Compute:
     @property
     def n_threads(self) -> int:
         """Threads of the compiled kernel; their number does not change the result."""
-        return int(effective_n_jobs(self.n_jobs))
+        return n_threads(self.n_jobs)
 
     def in_full_precision(self) -> Compute:
         """The same with float32's digits on a CUDA device, unless a precision was chosen.

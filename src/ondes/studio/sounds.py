@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import scipy.fft
 from numpy.typing import NDArray
 
 from ondes.rebatch import slices
@@ -124,7 +123,7 @@ def _separated(samples: Samples, stft: Stft, masks: MaskStream) -> Samples:
     for part in [*slices(len(frames), FRAMES_AT_ONCE), None]:
         images = stream.flush() if part is None else stream.push(frames[part])
         for image in np.moveaxis(images, 1, 0):  # (n_others, channels, n_bins)
-            segment = scipy.fft.irfft(image, n=stft.n_fft, axis=-1) * window
+            segment = np.fft.irfft(image, n=stft.n_fft, axis=-1) * window
             padded[:, at : at + stft.n_fft] += np.moveaxis(segment, 1, 2)
             at += hop
     others = padded[:, stft.n_padding :][:, : len(samples)]

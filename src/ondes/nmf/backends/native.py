@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ondes.cores import n_cores
 from ondes.nmf.divergence import Array, LevelledFrames
 from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import ACTIVATION_CEILING, ACTIVATION_FLOOR, TOLERATED_RISE, Problem
@@ -133,19 +134,12 @@ def _solve(
         groups=np.ascontiguousarray(problem.group_of, dtype=np.int32),
         beta=problem.divergence.beta,
         sparsity=problem.sparsity,
-        n_threads=n_jobs if n_jobs > 0 else _cores(),
+        n_threads=n_jobs if n_jobs > 0 else n_cores(),
         **_background(frames, problem),
         **_penalty(problem),
         **(dict.fromkeys(SUMS) | sums),
     )
     return activations
-
-
-def _cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # macOS and Windows have none
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _background(frames: LevelledFrames, problem: Problem) -> dict[str, Any]:
