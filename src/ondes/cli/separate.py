@@ -232,7 +232,8 @@ def _separate_one(
                     writers[name] = stack.enter_context(writer)
             for name, samples in blocks.items():
                 writers[name].write(samples)
-            levels.add(blocks)
+            if is_discovered or given["as_json"]:
+                levels.add(blocks)
             if may_be_a_room and n_samples < BEGINNING * separated.sr:
                 beginning.append(sum(samples[:, :2] for samples in blocks.values()))
             n_samples += len(first)

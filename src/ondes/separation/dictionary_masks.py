@@ -123,6 +123,8 @@ class DictionaryMasks:
         )
 
     def _joined(self, masks: list[Spectra]) -> Spectra:
+        if len(masks) == 1:
+            return masks[0]
         nothing = np.zeros((len(self.names), 0, self._sources.stft.n_bins), np.float32)
         return np.concatenate([nothing, *masks], axis=1)
 

@@ -112,9 +112,10 @@ def levelled(frames: Frames) -> tuple[Frames, Spectra]:
     array([4.e+20], dtype=float32)
     """
     axes = tuple(range(1, frames.ndim))
-    peak = np.maximum(np.abs(frames.real), np.abs(frames.imag)).max(axis=axes, initial=0)
+    numbers = np.ascontiguousarray(frames).view(np.float32)
+    peak = np.maximum(numbers.max(axis=axes, initial=0), -numbers.min(axis=axes, initial=0))
     gain = 1 / np.maximum(peak, 1 / LOUDEST_SAMPLE)
-    return frames * gain.reshape(-1, *(1 for _ in axes)), peak
+    return (numbers * gain.reshape(-1, *(1 for _ in axes))).view(np.complex64), peak
 
 
 def known_bins(spectra: Spectra, n_known: int) -> Spectra:

@@ -372,8 +372,9 @@ def _checked(samples: ArrayLike) -> Samples:
         raise ValueError(
             f"Samples of shape {block.shape} must be of shape (n,) or (n, n_channels)."
         )
-    good = np.abs(block) < LOUDEST_SAMPLE  # not so for NaN
-    if not good.all():
+    extremes = (block.min(initial=0), block.max(initial=0))
+    if not (extremes[0] > -LOUDEST_SAMPLE and extremes[1] < LOUDEST_SAMPLE):  # also for NaN
+        good = np.abs(block) < LOUDEST_SAMPLE
         row = int(np.argmin(good.reshape(len(block), -1).all(axis=1)))
         raise ValueError(
             f"Sample {row} of the block is NaN, infinite or larger than {LOUDEST_SAMPLE:g}; "

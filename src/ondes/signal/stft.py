@@ -308,7 +308,9 @@ class InverseStftStream:
         hop = self.stft.hop_length
         self.n_samples = 0
         self._unwanted = self.stft.n_padding
-        self._tail = np.zeros((self._n_hops - 1, *self._channels, hop))
+        # The sum of two rounds once in either; of more frames float32 would round at each.
+        dtype = np.float32 if self._n_hops <= 2 else np.float64
+        self._tail = np.zeros((self._n_hops - 1, *self._channels, hop), dtype)
         self._ready = np.zeros((0, *self._channels), np.float32)
 
     def push(self, frames: ArrayLike) -> Samples:
@@ -342,17 +344,20 @@ class InverseStftStream:
 
     def _overlap_add(self, spectra: Frames) -> Samples:
         n, hop, n_fft = len(spectra), self.stft.hop_length, self.stft.n_fft
-        self._work[:n] = spectra
-        segments = np.zeros((n, *self._channels, self._n_hops * hop), np.float32)
-        inverse = np.fft.irfft(self._work[: _whole_groups(n)], n=n_fft, axis=-1)
-        np.multiply(inverse[:n], self._window, out=segments[..., :n_fft])
-        summed = np.zeros((n + self._n_hops - 1, *self._channels, hop))  # of many frames: float64
+        if n % ROW_GROUP:
+            self._work[:n] = spectra
+            spectra = self._work[: _whole_groups(n)]
+        segments = np.fft.irfft(spectra, n=n_fft, axis=-1)[:n]
+        segments *= self._window
+        n_last = n_fft - (self._n_hops - 1) * hop  # of a frame's last hop, which may be shorter
+        summed = np.zeros((n + self._n_hops - 1, *self._channels, hop), self._tail.dtype)
         summed[: self._n_hops - 1] = self._tail
         # Oldest frame first for every sample, as in the tail: the bits do not depend on the cut.
         for age in reversed(range(self._n_hops)):
-            summed[age : age + n] += segments[..., age * hop : (age + 1) * hop]
+            width = n_last if age == self._n_hops - 1 else hop
+            summed[age : age + n, ..., :width] += segments[..., age * hop : age * hop + width]
         self._tail = summed[n:].copy()
-        samples = summed[:n].astype(np.float32)
+        samples = summed[:n].astype(np.float32, copy=False)
         return np.moveaxis(samples, 1, -1).reshape(-1, *self._channels)
 
 
