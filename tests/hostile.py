@@ -251,7 +251,7 @@ def wait_until_idle(process, patience=PATIENCE_S):
     def is_idle():
         before = _processor_time(process.pid)
         time.sleep(0.8)
-        return before > 30 and _processor_time(process.pid) == before
+        return before > 15 and _processor_time(process.pid) == before
 
     wait_until(is_idle, patience)
 

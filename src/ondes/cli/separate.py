@@ -6,7 +6,8 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from ondes.cli.sources import as_sources, check_discovery, discover, load_source
 from ondes.errors import FileError, printable
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     from ondes.separation import Sources
     from ondes.separation.mixed_sources import MixedSources
     from ondes.signal.locations import Location
@@ -79,6 +82,8 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     ondes separate mics.wav -d speech.ondes -d music.ondes --spatial room
     ondes separate band.wav --sources 4
     """  # noqa: D301
+    from concurrent.futures import ThreadPoolExecutor
+
     from ondes.discovery import source_names
     from ondes.separation import REST
 
@@ -98,16 +103,24 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     recordings, failures = terminal.find_recordings(mixes)
     n_files = len(recordings) + len(failures)
     targets = _targets(recordings, [*names, *([REST] if given["free"] else [])], given)
-    tracks = []
-    for path, files in targets.items():
-        try:
-            tracks.append(_separate_one(path, sources, files, given, compute))
-        except (FileError, ValueError) as error:
-            named = error
-            if not isinstance(named, FileError):
-                named = FileError(path, str(error).rstrip("."))
-            terminal.complain(str(named))
-            failures.append(named)
+    tracks: list[dict[str, Any]] = []
+    unfinished: deque[tuple[dict[str, Any], Future[None]]] = deque()
+
+    def finish_one() -> None:
+        track, is_written = unfinished.popleft()
+        with _reported(track["track"], failures):
+            is_written.result()
+            tracks.append(track)
+
+    # The disk takes a while to say that it has all: meanwhile the next recording is separated.
+    with terminal.warnings_shown_by(), ThreadPoolExecutor(1, "ondes-finish") as pool:
+        for path, files in targets.items():
+            with _reported(path, failures):
+                unfinished.append(_separate_one(path, sources, files, given, compute, pool))
+            if len(unfinished) > 1:
+                finish_one()
+        while unfinished:
+            finish_one()
     if given["as_json"]:
         result = {"tracks": tracks, "n_files": n_files, **terminal.listed(failures)}
         terminal.print_json(result)
@@ -118,6 +131,19 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     if failures:
         return terminal.SOME_FAILED if tracks else terminal.FAILED
     return terminal.DONE
+
+
+@contextlib.contextmanager
+def _reported(path: Location, failures: list[FileError]) -> Iterator[None]:
+    """Say what is wrong with a recording, and go on with the next one."""
+    try:
+        yield
+    except (FileError, ValueError) as error:
+        named = error
+        if not isinstance(named, FileError):
+            named = FileError(path, str(error).rstrip("."))
+        terminal.complain(str(named))
+        failures.append(named)
 
 
 def _check_adaptation(names: Sequence[str], given: dict[str, Any]) -> None:
@@ -185,7 +211,9 @@ def _separate_one(
     files: dict[str, Path],
     given: dict[str, Any],
     compute: dict[str, Any],
-) -> dict[str, Any]:
+    pool: ThreadPoolExecutor,
+) -> tuple[dict[str, Any], Future[None]]:
+    """What to tell of a track, once its files are in place."""
     import numpy as np
 
     from ondes.prefetch import prefetch
@@ -238,6 +266,7 @@ def _separate_one(
                 beginning.append(sum(samples[:, :2] for samples in blocks.values()))
             n_samples += len(first)
             bar.show(n_samples / separated.sr, total, "separating")
+        is_written = pool.submit(stack.pop_all().close)
     if is_discovered:
         for name, decibels in levels.decibels().items():
             if decibels < NEARLY_SILENT:
@@ -249,13 +278,14 @@ def _separate_one(
     elif beginning:
         _hint_at_a_room(path, np.concatenate(beginning), separated.sr)
     seconds = n_samples / separated.sr
-    return {
+    track = {
         "track": path,
         "seconds": seconds,
         "sr": separated.sr,
         "stems": files,
         "levels": levels.decibels(),
     }
+    return track, is_written
 
 
 def _hint_at_a_room(path: Location, samples: Any, sr: int) -> None:

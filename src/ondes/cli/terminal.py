@@ -143,10 +143,11 @@ def share_bar(title: str) -> Iterator[Callable[[float, str], None]]:
 
 
 @contextmanager
-def warnings_shown_by(bar: Bar) -> Iterator[None]:
-    """Print every warning of the block as one line."""
+def warnings_shown_by(bar: Bar | None = None) -> Iterator[None]:
+    """Print every warning of the block as one line, above the bar if there is one."""
+    show = complain if bar is None else bar.complain
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: bar.complain(str(message))
+        warnings.showwarning = lambda message, *_, **__: show(str(message))
         yield
 
 

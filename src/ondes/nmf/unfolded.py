@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,11 @@ class UnfoldedWeights:
         if not 0 < self.mask_exponent < 100 or not 0 < self.floor < 1:
             raise ValueError("its mask exponent or floor is out of range")
 
+    @cached_property
+    def columns(self) -> Magnitudes:
+        """The dictionaries transposed, made once for all recordings."""
+        return np.ascontiguousarray(self.dictionaries.transpose(0, 2, 1))
+
     @property
     def n_sources(self) -> int:
         """The number of sources."""
@@ -133,8 +139,7 @@ class UnfoldedMasks:
     def __init__(self, weights: UnfoldedWeights, n_threads: int = 1) -> None:
         self._weights = weights
         self._pool = ThreadPoolExecutor(n_threads, "ondes-masks") if n_threads > 1 else None
-        self._rows = [np.ascontiguousarray(each) for each in weights.dictionaries]
-        self._columns = [np.ascontiguousarray(each.T) for each in weights.dictionaries]
+        self._rows, self._columns = np.ascontiguousarray(weights.dictionaries), weights.columns
         self._decoders = [each.reshape(-1, weights.n_bins) for each in weights.decoder]
         n_rows = weights.dictionaries.shape[1]
         # The first step starts from equal activations, whose model is the same for every frame.
