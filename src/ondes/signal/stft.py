@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,9 @@ Samples = NDArray[np.float32]
 Frames = NDArray[np.complex64]
 
 VALUES_AT_ONCE = 2**18  # in a transform: more would leave the caches, fewer mean more calls
+# Before its version 2, NumPy transforms in float64 alone; SciPy takes long to import.
+IS_NUMPY_2 = np.lib.NumpyVersion(np.__version__) >= "2.0.0"
+fft: Any = import_module("numpy.fft" if IS_NUMPY_2 else "scipy.fft")
 # The FFT library transforms rows in groups as wide as a vector register and the remainder one by
 # one. With whole groups only, a row's bits never depend on how many rows came with it.
 ROW_GROUP = 16
@@ -172,8 +176,8 @@ class Stft:
             rows = windows[part]
             np.multiply(rows, self._loud_window, out=work[: len(rows)])
             # Where it need not scale, NumPy transforms in float64, which takes four times as long.
-            transformed = np.fft.rfft(work[: _whole_groups(len(rows))], axis=-1, norm="forward")
-            yield part, transformed[: len(rows)].astype(np.complex64, copy=False)
+            transformed = fft.rfft(work[: _whole_groups(len(rows))], axis=-1, norm="forward")
+            yield part, transformed[: len(rows)]
 
     def power(self, samples: ArrayLike) -> Samples:
         """Power frames of a whole signal, float32 of shape (n_frames, n_bins): see `mean_power`.
@@ -347,7 +351,7 @@ class InverseStftStream:
         if n % ROW_GROUP:
             self._work[:n] = spectra
             spectra = self._work[: _whole_groups(n)]
-        segments = np.fft.irfft(spectra, n=n_fft, axis=-1)[:n]
+        segments = fft.irfft(spectra, n=n_fft, axis=-1)[:n]
         segments *= self._window
         n_last = n_fft - (self._n_hops - 1) * hop  # of a frame's last hop, which may be shorter
         summed = np.zeros((n + self._n_hops - 1, *self._channels, hop), self._tail.dtype)
