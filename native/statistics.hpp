@@ -152,6 +152,9 @@ template <class T, Loss LOSS> class Summation {
 
     void accumulate_penalty_gradient(size_t n, ChunkSums<T>& sums) {
         alignas(VECTOR_BYTES) T value[N];
+        // Lanes without a frame are computed all the same: let them be harmless.
+        for (size_t k = 0; k < p.n_components; ++k)
+            std::fill(point + k * N + n, point + (k + 1) * N, T(1));
         penalise<VECTORS, N>(p, point, slopes, value);
         for (size_t k = 0; k < p.n_components; ++k)
             for (size_t i = 0; i < n; ++i)
