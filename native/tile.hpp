@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "divergence.hpp"
+#include "few.hpp"
 #include "penalty.hpp"
 #include "problem.hpp"
 #include "product.hpp"
@@ -20,7 +21,9 @@ template <class T, Loss LOSS> class Tile {
   public:
     static constexpr size_t L = LANES<T>;
     static constexpr size_t N = VECTORS * L;  // frames
-    static constexpr size_t BLOCK = 96;   // bins whose 1/y and v/y² wait in cache
+    // Bins whose 1/y and v/y² wait in cache. Each block reads and writes all activations, so it is
+    // long; the cost is flushed after each, and its mantissas would overflow after 128 bins.
+    template <bool WITH_COST> static constexpr size_t BLOCK = WITH_COST ? 96 : 260;
     static constexpr size_t DEPTH = 128;  // components whose activations wait in cache
     static constexpr bool IS = LOSS == Loss::itakura_saito;
     using Cost = StepCost<T, LOSS>;
@@ -68,8 +71,8 @@ template <class T, Loss LOSS> class Tile {
     T* here;         // (n_components, N): where the last good step led
     T* numerator;    // (n_components, N), then the step itself
     T* denominator;  // (n_components, N): its part that depends on the model; IS alone has one
-    T* inverse;      // (BLOCK, N): y, then 1 / y; IS alone
-    T* weighted;     // (BLOCK, N): v / y²; for KL y, then v / y
+    T* inverse;      // (BLOCK<false>, N): y, then 1 / y; IS alone
+    T* weighted;     // (BLOCK<false>, N): v / y²; for KL y, then v / y
     T* slopes;       // (n_groups, N): what the penalty adds to the denominator
 
     alignas(VECTOR_BYTES) T residual[N], penalty[N], weight[N];
@@ -90,8 +93,8 @@ template <class T, Loss LOSS> class Tile {
         here = take(p.n_components);
         numerator = take(p.n_components);
         denominator = take(IS ? p.n_components : 0);
-        inverse = take(IS ? BLOCK : 0);
-        weighted = take(BLOCK);
+        inverse = take(IS ? BLOCK<false> : 0);
+        weighted = take(BLOCK<false>);
         slopes = take(p.n_groups);
     }
 
@@ -209,14 +212,19 @@ template <class T, Loss LOSS> class Tile {
                 at(numerator + k * N + v * L) = Vec<T>{};
                 if constexpr (IS) at(denominator + k * N + v * L) = Vec<T>{};
             }
-        for (size_t lane = 0; lane < V * L; ++lane) fit[lane] = 0;
+        if constexpr (WITH_COST) std::fill_n(fit, V * L, 0.0);
 
         Cost cost[V];
-        const size_t block = block_length();
+        const bool is_few = IS && p.n_components <= FEW<WITH_COST>;
+        const size_t block = is_few && !WITH_COST ? p.n_bins : block_length(BLOCK<WITH_COST>);
         for (size_t bin = 0; bin < p.n_bins; bin += block) {
             const size_t n = p.n_bins - bin < block ? p.n_bins - bin : block;
-            compute_model<V>(bin, n);
-            add_block<V, WITH_COST>(bin, n, cost);
+            if (is_few) {
+                add_few_components<V, WITH_COST>(bin, n, cost);
+            } else {
+                compute_model<V>(bin, n);
+                add_block<V, WITH_COST>(bin, n, cost);
+            }
             if constexpr (WITH_COST)
                 for (size_t v = 0; v < V; ++v) cost[v].flush(fit + v * L);
         }
@@ -226,10 +234,21 @@ template <class T, Loss LOSS> class Tile {
     }
 
     // Even blocks: 257 bins in blocks of 64 would leave one bin alone.
-    size_t block_length() const {
-        const size_t n_blocks = (p.n_bins + BLOCK - 1) / BLOCK;
+    size_t block_length(size_t most) const {
+        const size_t n_blocks = (p.n_bins + most - 1) / most;
         const size_t length = (p.n_bins + n_blocks - 1) / n_blocks;
         return (length + ROWS - 1) / ROWS * ROWS;
+    }
+
+    template <size_t V, bool WITH_COST>
+    void add_few_components(size_t bin, size_t n, Cost* cost) {
+        if constexpr (IS)
+            with_components<FEW<WITH_COST>>(p.n_components, [&](auto k) {
+                for (size_t v = 0; v < V; ++v)
+                    add_few<k, WITH_COST, N>(p.columns + bin * p.n_rows, p.n_rows, p.floor,
+                                             target + bin * N + v * L, n, point + v * L,
+                                             numerator + v * L, denominator + v * L, cost[v]);
+            });
     }
 
     T* models() const { return IS ? inverse : weighted; }

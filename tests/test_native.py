@@ -149,6 +149,21 @@ def test_hundreds_of_components_are_summed_in_parts(isa, dtype, loss, momentum):
     np.testing.assert_allclose(found_sums.divergence, sums.divergence, rtol=rtol)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("momentum", [(), Solver().momentum])
+@pytest.mark.parametrize("n_components", range(1, 13))
+def test_every_number_of_few_components(isa, dtype, momentum, n_components):
+    solver = Solver(max_steps=4, momentum=momentum)
+    for n_bins, with_background in ((1, False), (2, True), (3, False), (203, True), (300, False)):
+        options = {"solver": solver, "with_background": with_background}
+        case = make_case(70, n_bins, n_components, dtype, **options)
+        expected = reference.encode(case.frames, case.problem)
+        with instruction_set(isa):
+            found = native.encode(case.frames, case.problem)
+        np.testing.assert_allclose(found, expected, rtol=1e-9 if dtype == np.float64 else 1e-3)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_frames(dtype):
     case = make_case(4, 5, 3, dtype)
