@@ -2,6 +2,8 @@
 // are added in their order, so neither activations nor statistics depend on the thread count.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -16,18 +18,27 @@
 
 namespace ondes {
 
-// Room for `size` numbers on a cache line's boundary, not initialised.
+// Room for `size` numbers on a cache line's boundary, not initialised. Large ones ask for large
+// pages: a dictionary of megabytes is read across its rows, and has more small pages than the
+// processor remembers.
 template <class T> class Array {
   public:
     explicit Array(std::size_t size) {
-        const std::size_t bytes = (size * sizeof(T) + 63) / 64 * 64;
-        memory_.reset(static_cast<T*>(std::aligned_alloc(64, std::max<std::size_t>(bytes, 64))));
+        const std::size_t needed = std::max<std::size_t>(size * sizeof(T), 1);
+        const std::size_t unit = needed < LARGE_PAGE ? 64 : LARGE_PAGE;
+        const std::size_t bytes = (needed + unit - 1) / unit * unit;
+        memory_.reset(static_cast<T*>(std::aligned_alloc(unit, bytes)));
         if (!memory_) throw std::bad_alloc();
+#ifdef MADV_HUGEPAGE
+        if (unit == LARGE_PAGE) madvise(memory_.get(), bytes, MADV_HUGEPAGE);
+#endif
     }
     T* get() const { return memory_.get(); }
     T& operator[](std::size_t i) const { return memory_.get()[i]; }
 
   private:
+    static constexpr std::size_t LARGE_PAGE = 1 << 21;
+
     struct Free {
         void operator()(T* memory) const { std::free(memory); }
     };
