@@ -221,7 +221,8 @@ class _Layout:
 
 
 class _Model(NamedTuple):
-    columns: Tensor
+    dictionary: Tensor
+    columns: Tensor  # the dictionary as right factor of either product
     rows: Tensor
     bins: Tensor  # the scale, the floor and the background, in units of the even model
     linear: Tensor | None  # what sparsity adds to each denominator, and the sums of the rows
@@ -246,7 +247,7 @@ def _prepare(
         fused_prepare.weigh_rows[(K,)](
             dictionary, linear, len(dictionary), float(problem.sparsity), layout.F, K, 128
         )
-    return _Model(columns, rows, bins, linear)
+    return _Model(dictionary, columns, rows, bins, linear)
 
 
 def _arguments(problem: Problem, device: torch.device, K: int) -> dict[str, Any]:
@@ -325,7 +326,7 @@ def _summarise(
     n_chunks = max(1, min(-(-n_tiles // SHORTEST_CHUNK), wanted))
     parts = values.new_empty((n_chunks, (2 * n_bins + 1) * n_components + n_blocks))
     fused_sums.summarise[(n_blocks, n_chunks)](
-        values, activations, known, model.columns, model.bins,
+        values, activations, known, model.dictionary, model.bins,
         parts=parts, n_frames=n_frames, share=-(-n_tiles // n_chunks) * frames,
         n_components=n_components, floor=problem.floor,
         F=n_bins, K=layout.K, PADDED=layout.padded, M=frames, WIDTH=width, SWAP=layout.swap,

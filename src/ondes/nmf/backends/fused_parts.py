@@ -110,3 +110,11 @@ def place(column, SWAP: tl.constexpr):
     if SWAP:
         column = column // 8 * 8 + column % 2 * 4 + column % 8 // 2
     return column
+
+
+@triton.jit
+def at_place(index, SWAP: tl.constexpr):
+    """Undo `place`."""
+    if SWAP:
+        index = index // 8 * 8 + index % 4 * 2 + index % 8 // 4
+    return index

@@ -7,25 +7,38 @@ import triton
 import triton.language as tl
 
 from ondes.nmf.backends.fused_kernels import COUNTS, penalise
-from ondes.nmf.backends.fused_parts import as_left_factor, product, reciprocal, rounded
+from ondes.nmf.backends.fused_parts import (
+    as_left_factor,
+    at_place,
+    product,
+    reciprocal,
+    rounded,
+)
 
 
 @triton.jit(do_not_specialize=COUNTS)
 def summarise(
-    values, activations, background, columns, bins, groups, parts,
+    values, activations, background, dictionary, bins, groups, parts,
     n_frames, share, n_components, n_groups, floor, strength, offset,
     F: tl.constexpr, K: tl.constexpr, PADDED: tl.constexpr, M: tl.constexpr,
     WIDTH: tl.constexpr, SWAP: tl.constexpr, KNOWN: tl.constexpr, PENALTY: tl.constexpr,
     GROUPED: tl.constexpr, BETA: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Sum over a chunk of the frames, for a block of the bins."""
+    """Sum over a chunk of the frames, for a block of the bins.
+
+    Models are in TF32 at least: a dictionary of bfloat16 shifts the divergence of all frames alike.
+    """
+    FINER: tl.constexpr = "tf32" if PRECISION == "bf16" else PRECISION
     chunk = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     k = tl.arange(0, K)
     real = (k < n_components)[None, :]
     inside = at < F
-    across = tl.load(columns + at[None, :] * K + k[:, None], mask=inside[None, :], other=0.0)
     scale = tl.load(bins + at, mask=inside, other=1.0)
+    source = at_place(k, SWAP)[:, None]
+    stored = (source < n_components) & inside[None, :]
+    across = tl.load(dictionary + source * F + at[None, :], mask=stored, other=0.0)
+    across = rounded((across * scale[None, :]).to(tl.float32), FINER)
     least = tl.load(bins + PADDED + at, mask=inside, other=1.0)
     sums = tl.zeros(((2 - BETA) * WIDTH, K), tl.float32)
     plain = tl.zeros((K,), tl.float32)
@@ -39,9 +52,8 @@ def summarise(
         at_row = activations + row[:, None] * n_components + k[None, :]
         h = tl.load(at_row, mask=given[:, None] & real, other=0.0)
         target = tl.load(values + row[:, None] * F + at[None, :], mask=there, other=0.0)
-        h_rounded = rounded(h, PRECISION)
-        factor = as_left_factor(h_rounded, M, K, SWAP)
-        model = product(factor, across, None, PRECISION) + least[None, :]
+        factor = as_left_factor(rounded(h, FINER), M, K, SWAP)
+        model = product(factor, across, None, FINER) + least[None, :]
         if KNOWN:
             known = tl.load(background + row, mask=given, other=0.0)
             of_known = tl.load(bins + 2 * PADDED + at, mask=inside, other=0.0)
@@ -58,6 +70,7 @@ def summarise(
             divergence += tl.sum(ratio - 1.0 - tl.log(ratio)).to(tl.float64)
             both = tl.permute(tl.join(ratio * inverse, inverse), (2, 1, 0))
             terms = tl.reshape(both, (2 * WIDTH, M))
+        h_rounded = rounded(h, PRECISION)
         if PRECISION == "bf16":
             h_rounded = h_rounded.to(tl.bfloat16)
         sums = product(rounded(terms, PRECISION), h_rounded, sums, PRECISION)
