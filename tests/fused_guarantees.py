@@ -258,11 +258,16 @@ def test_there_is_a_tile_for_every_precision_and_size():
 
 def test_the_shared_memory_of_a_hopper_gpu_suffices():
     for n_components in (65, 128, 129, 256):
-        tile = tiles.choose_for_hopper(10**6, n_components, 132)
+        tile = tiles.choose_for_hopper(10**6, 257, n_components, 132)
         blocks = 4 * tile.bins * (tiles.padded(n_components) + tile.frames)
         assert 4 * (tile.frames * tiles.padded(n_components) + blocks) <= SHARED_MEMORY
-    assert tiles.choose_for_hopper(10**6, 64, 132) is None
-    assert tiles.choose_for_hopper(1000, 256, 132) is None
+    for n_components in (1, 16, 17, 32):
+        tile = tiles.choose_for_hopper(10**6, 257, n_components, 132)
+        rows = 2 * tiles.padded(n_components) + tile.frames
+        for n_bins in range(1, 258):
+            assert 4 * rows * (tile.padded_bins(n_bins) // tile.bins * tile.bins) <= SHARED_MEMORY
+    for shape in ((10**6, 257, 64), (10**6, 258, 32), (1000, 257, 256), (1000, 257, 32)):
+        assert tiles.choose_for_hopper(*shape, 132) is None
 
 
 # ---- The bounds that the module states, on a GPU ----
@@ -300,6 +305,11 @@ def test_each_precision_keeps_its_bounds(precision, extreme, n_frames, n_bins, n
 @pytest.mark.parametrize(
     ("n_bins", "n_components", "options"),
     [
+        (257, 32, {"extreme": True}),
+        (200, 20, {"with_background": True}),
+        (33, 16, {"with_start": True}),
+        (65, 7, {"solver": Solver(max_steps=7, exponent=0.7)}),
+        (97, 32, {"solver": Solver(exponent=0.5, momentum=(0.0, 0.5)), "with_background": True}),
         (257, 256, {"extreme": True}),
         (200, 200, {"with_background": True}),
         (33, 128, {"with_start": True}),
@@ -307,9 +317,9 @@ def test_each_precision_keeps_its_bounds(precision, extreme, n_frames, n_bins, n
         (97, 256, {"solver": Solver(exponent=0.5, momentum=(0.0, 0.5)), "with_background": True}),
     ],
 )
-def test_the_kernel_for_hopper_is_as_the_reference(n_bins, n_components, options):
+def test_the_kernels_for_hopper_are_as_the_reference(n_bins, n_components, options):
     case = make_case(300, n_bins, n_components, np.float32, floor=1e-12, **options)
-    tile = tiles.choose_for_hopper(10**6, n_components, 132)
+    tile = tiles.choose_for_hopper(10**6, n_bins, n_components, 132)
     expected = reference.encode(case.in_float64, case.problem, case.start)
     found, sums = solve(case, "tf32", tile)
     largest = expected.max(axis=1, keepdims=True)

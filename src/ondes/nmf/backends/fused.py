@@ -3,8 +3,8 @@
 What `ondes.nmf.backends.reference` does, with the activations in registers from the first step to
 the last. A program of the kernel has a range of frames and solves a tile of them side by side; a
 frame that is finished gives its row to the next one. A second launch sums the statistics, and for
-learning a third moves the dictionary. On a Hopper GPU, `fused_hopper` solves many frames for more
-than 64 components where it can. Every sum has a fixed order: a call repeats bit for bit on one
+learning a third moves the dictionary. On a Hopper GPU, many frames are solved by the kernels of
+`fused_hopper` where these can. Every sum has a fixed order: a call repeats bit for bit on one
 device, and a frame's activations depend neither on its neighbours nor on its position among them.
 
 For Itakura-Saito everything is divided by the model of equal activations, bin by bin. Neither
@@ -42,7 +42,7 @@ from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import TOLERATED_RISE, Problem
 
 try:
-    from ondes.nmf.backends import fused_hopper
+    from ondes.nmf.backends import fused_hopper, fused_resident, fused_streamed
 except ImportError:  # this Triton has no Gluon
     fused_hopper = None  # type: ignore[assignment]
 
@@ -181,7 +181,6 @@ def _run(
 def _choose(
     shape: tuple[int, int, int], problem: Problem, precision: str, device: torch.device
 ) -> tiles.Tile:
-    n_frames, _, n_components = shape
     tile = None
     if (
         fused_hopper is not None
@@ -189,7 +188,7 @@ def _choose(
         and device.type == "cuda"
         and fused_hopper.supports(problem, torch.cuda.get_device_capability(device))
     ):
-        tile = tiles.choose_for_hopper(n_frames, n_components, _processors(device))
+        tile = tiles.choose_for_hopper(*shape, _processors(device))
     return tile or tiles.choose(*shape, precision, _processors(device))
 
 
@@ -207,13 +206,13 @@ class _Layout:
     ) -> None:
         self.tile, self.F, self.K = tile, n_bins, tiles.padded(n_components)
         self.tail = tile.tail(n_bins)
-        self.padded = n_bins // tile.bins * tile.bins + self.tail
+        self.padded = tile.padded_bins(n_bins)
         # Warps have 16 rows each; where rows are too few for all, the others share the columns.
         self.down = min(tile.warps, tile.frames // 16)
         self.across = min(tile.warps // self.down, tile.bins // 8)
         self.across_tail = min(self.across, max(self.tail, 16) // 8)
         self.precision = {"ieee": "tf32x3"}.get(precision, precision)
-        self.swap = not tile.hopper and self.across == 1 and precision != "bf16"
+        self.swap = tile.kernel != "streamed" and self.across == 1 and precision != "bf16"
         self.fast = on_gpu
         # One block has all bins, or all but one: the dictionary stays in shared memory.
         self.resident = n_bins // tile.bins == 1 and tile.stages == 1
@@ -282,9 +281,6 @@ def _solve(
     momentum = constants(solver.momentum or (0.0,), torch.float32, values.device)
     n_tiles = -(-len(values) // tile.frames)
     n_programs = min(n_tiles, tile.per_processor * _processors(values.device))
-    width = layout.padded + layout.K * tile.parked
-    scratch = values.new_empty(n_programs * tile.frames * width)
-    given = values, start, activations, known, scratch, model.columns, model.rows, model.bins
     shared = {
         "n_frames": len(values), "share": -(-n_tiles // n_programs) * tile.frames,
         "n_components": activations.shape[1], "max_steps": solver.max_steps,
@@ -294,11 +290,21 @@ def _solve(
         "WIDTH": tile.bins, "STARTED": start is not None, "KNOWN": known is not None,
         "POWER": power, "num_warps": tile.warps, "maxnreg": tile.registers,
     }  # fmt: skip
-    if tile.hopper:
-        fused_hopper.solve[(n_programs,)](*given, momentum, **shared)
+    given = values, start, activations, known
+    laid_out = model.columns, model.rows, model.bins
+    if tile.kernel == "resident":
+        fused_resident.solve[(n_programs,)](*given, *laid_out, momentum, **shared)
+        return
+    width = layout.padded + layout.K * tile.parked
+    scratch = values.new_empty(n_programs * tile.frames * width)
+    if tile.kernel == "streamed":
+        blocks = fused_streamed.blocks(model.columns, model.rows, tile.bins)
+        fused_streamed.solve[(n_programs,)](
+            *given, scratch, model.columns, *blocks, model.bins, momentum, **shared
+        )
         return
     fused_kernels.solve[(n_programs,)](
-        *given, model.linear, momentum, tol=solver.tol,
+        *given, scratch, *laid_out, model.linear, momentum, tol=solver.tol,
         TAIL=layout.tail, DOWN=layout.down, ACROSS=layout.across,
         ACROSS_TAIL=layout.across_tail, SWAP=layout.swap, STAGES=tile.stages,
         RESIDENT=layout.resident, PARKED=tile.parked, WARPS=tile.warps,

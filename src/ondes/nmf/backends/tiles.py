@@ -31,8 +31,9 @@ class Tile:
         Blocks of bins being fetched from memory, and the one being processed.
     parked : bool
         Whether the last good activations are in memory between steps, not in registers.
-    hopper : bool
-        Whether the kernel is that of `fused_hopper`, whose blocks of bins are equally wide.
+    kernel : str
+        "general" is that of `fused_kernels`; "resident" and "streamed" are those of
+        `fused_resident` and `fused_streamed`, for Hopper GPUs.
     """
 
     frames: int
@@ -41,14 +42,19 @@ class Tile:
     per_processor: int
     stages: int = 1
     parked: bool = False
-    hopper: bool = False
+    kernel: str = "general"
 
     def tail(self, n_bins: int) -> int:
         """The width of the last block, which may be narrower; 0 where no bin remains."""
         rest = n_bins % self.bins
-        if self.hopper and rest > 1:
-            return self.bins
         return max(16, 1 << (rest - 1).bit_length()) if rest else 0
+
+    def padded_bins(self, n_bins: int) -> int:
+        """The bins with what fills the last block: on Hopper GPUs blocks are equally wide."""
+        at_a_time = {"streamed": self.bins, "resident": 2 * self.bins}.get(self.kernel)
+        if at_a_time is None or n_bins % at_a_time == 1:
+            return n_bins // self.bins * self.bins + self.tail(n_bins)
+        return -(-n_bins // at_a_time) * at_a_time
 
     @property
     def registers(self) -> int:
@@ -92,8 +98,14 @@ _FEW_TF32 = {
     128: Tile(16, 128, 8, 1, stages=2),
     256: _FEW[256],  # wider blocks of so many components exceed the shared memory
 }
-# Many frames and components on a Hopper GPU, in TF32.
-_HOPPER = {128: Tile(64, 64, 8, 1, hopper=True), 256: Tile(64, 32, 8, 1, hopper=True)}
+# Many frames on a Hopper GPU, in TF32. Of 128 frames and up to 32 components, so many bins fit into
+# the shared memory.
+_RESIDENT = Tile(128, 32, 8, 1, kernel="resident")
+_LONGEST_RESIDENT = 257
+_STREAMED = {
+    128: Tile(64, 64, 8, 1, kernel="streamed"),
+    256: Tile(64, 32, 8, 1, kernel="streamed"),
+}
 # Frames and bins at a time of the statistics.
 _SUMS = {64: (64, 32), 256: (32, 16)}
 
@@ -119,9 +131,15 @@ def choose(n_frames: int, n_bins: int, n_components: int, precision: str, proces
     return _first(_MANY[precision], width)
 
 
-def choose_for_hopper(n_frames: int, n_components: int, processors: int) -> Tile | None:
-    """The tile for `fused_hopper`, or None where `fused_kernels` is faster."""
-    return _HOPPER.get(padded(n_components)) if n_frames > 32 * processors else None
+def choose_for_hopper(
+    n_frames: int, n_bins: int, n_components: int, processors: int
+) -> Tile | None:
+    """The tile for a kernel of `fused_hopper`, or None where `fused_kernels` is faster."""
+    width = padded(n_components)
+    if width <= 32:
+        enough = n_frames >= _RESIDENT.frames * processors
+        return _RESIDENT if enough and n_bins <= _LONGEST_RESIDENT else None
+    return _STREAMED.get(width) if n_frames > 32 * processors else None
 
 
 def choose_for_sums(n_components: int) -> tuple[int, int]:
