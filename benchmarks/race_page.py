@@ -72,7 +72,8 @@ def heats(results: dict[str, Any]) -> list[Heat]:
             key = (*(run[name] for name in names), run.get("beta_loss", "itakura-saito"))
             place = found.setdefault(key, {})
             place.setdefault(run["contestant"], []).append(Curve.of(run["points"]))
-    return [Heat(*key, curves) for key, curves in found.items() if "default" in curves]
+    every = [Heat(*key, curves) for key, curves in found.items() if "default" in curves]
+    return sorted(every, key=lambda heat: list(SIZES).index(heat.size))
 
 
 # ---- the verdicts ----

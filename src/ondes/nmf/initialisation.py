@@ -15,8 +15,9 @@ __all__ = ["cluster_centres", "first_dictionary", "parts", "random_frames"]
 
 # Frames to draw from: for k-means++ more take longer and change nothing.
 LEAST_CANDIDATES, CANDIDATES_PER_ROW = 1000, 16
-# For parts more leave less to chance: a sixteenth of a large set, within these numbers of values.
-PARTS_SHARE, LEAST_PARTS_VALUES, MOST_PARTS_VALUES = 16, 2**20, 2**22
+# For parts so many values; of a large set a sixteenth, where that leaves less to chance: with few
+# components, of which each matters more.
+PARTS_VALUES, PARTS_SHARE, PARTS_VALUES_TIMES_ROWS = 2**20, 16, 2**26
 # Fewer do not tell which bins move together, and leave no time to recover from a poor start.
 FEW_FRAMES = 2000
 _KMEANS_ROUNDS = 2
@@ -58,7 +59,7 @@ def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomSta
         init = "parts" if settings.divergence.beta == 0 else "random"
     if init == "parts":
         share = len(order) * frames.shape[1] // PARTS_SHARE
-        n_values = min(max(share, LEAST_PARTS_VALUES), MOST_PARTS_VALUES)
+        n_values = max(PARTS_VALUES, min(share, PARTS_VALUES_TIMES_ROWS // max(n_drawn, 1)))
         n_candidates = max(n_candidates, n_values // frames.shape[1])
     candidates = tensors.rows_of(frames, order[:n_candidates])
     levelled = level_frames(candidates, settings.background(frames.shape[1])).values
