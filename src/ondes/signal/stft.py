@@ -28,6 +28,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
 from ondes.rebatch import slices
+from ondes.signal.windows import make_window
 
 __all__ = ["InverseStftStream", "Stft", "StftStream", "mean_power"]
 
@@ -88,7 +89,7 @@ class Stft:
         object.__setattr__(self, "n_fft", int(n_fft))
         object.__setattr__(self, "hop_length", int(hop))
         object.__setattr__(self, "window", window)
-        _window(window, 1)
+        make_window(window, 1)
 
     @property
     def n_bins(self) -> int:
@@ -103,7 +104,7 @@ class Stft:
     @cached_property
     def window_array(self) -> Samples:
         """The analysis window, shape (n_fft,)."""
-        window = _window(self.window, self.n_fft).astype(np.float32)
+        window = make_window(self.window, self.n_fft).astype(np.float32)
         window.flags.writeable = False
         return window
 
@@ -397,23 +398,3 @@ def _rows_at_once(shape: tuple[int, ...]) -> int:
 
 def _whole_groups(n_rows: int) -> int:
     return -(-n_rows // ROW_GROUP) * ROW_GROUP
-
-
-def _window(name: str, length: int) -> NDArray[np.float64]:
-    turn = 2 * np.pi * np.arange(length) / length
-    if length == 1 and name in ("hann", "hamming"):
-        return np.ones(1)
-    if name == "hann":
-        return 0.5 - 0.5 * np.cos(turn)
-    if name == "hamming":
-        return 0.54 - 0.46 * np.cos(turn)
-    if name == "sine":
-        return np.sin((turn + np.pi / length) / 2)
-    if name == "boxcar":
-        return np.ones(length)
-    from scipy.signal import get_window  # 2 s to import, so only for rare windows
-
-    try:
-        return np.asarray(get_window(name, length), dtype=np.float64)
-    except ValueError as error:
-        raise ValueError(f"No window is called {name!r}: {error}.") from None
