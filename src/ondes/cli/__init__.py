@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
 import signal
 import sys
@@ -78,7 +76,6 @@ for _command in (
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its status."""
-    atexit.register(gc.freeze)  # or the interpreter looks through everything before it ends
     sys.exit(_run(arguments))
 
 
