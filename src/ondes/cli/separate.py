@@ -213,7 +213,7 @@ def _separate_one(
     compute: dict[str, Any],
     pool: ThreadPoolExecutor,
 ) -> tuple[dict[str, Any], Future[None]]:
-    """What to tell of a track, once its files are in place."""
+    """What to report of a track, and when its files are in place."""
     import numpy as np
 
     from ondes.prefetch import prefetch

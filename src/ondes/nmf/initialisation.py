@@ -11,7 +11,13 @@ from ondes.nmf.blas_threads import one_blas_thread
 from ondes.nmf.divergence import Array, level_frames
 from ondes.nmf.settings import Settings
 
-__all__ = ["cluster_centres", "first_dictionary", "parts", "random_frames"]
+__all__ = [
+    "cluster_centres",
+    "first_dictionary",
+    "frames_for_parts",
+    "parts",
+    "random_frames",
+]
 
 # Frames to draw from: for k-means++ more take longer and change nothing.
 LEAST_CANDIDATES, CANDIDATES_PER_ROW = 1000, 16
@@ -58,9 +64,7 @@ def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomSta
     elif init == "auto":
         init = "parts" if settings.divergence.beta == 0 else "random"
     if init == "parts":
-        share = len(order) * frames.shape[1] // PARTS_SHARE
-        n_values = max(PARTS_VALUES, min(share, PARTS_VALUES_TIMES_ROWS // max(n_drawn, 1)))
-        n_candidates = max(n_candidates, n_values // frames.shape[1])
+        n_candidates = max(n_candidates, frames_for_parts(len(order), frames.shape[1], n_drawn))
     candidates = tensors.rows_of(frames, order[:n_candidates])
     levelled = level_frames(candidates, settings.background(frames.shape[1])).values
     positive = levelled + levelled.dtype.type(settings.noise_floor)
@@ -115,6 +119,20 @@ def cluster_centres(frames: Array, n_components: int, rng: np.random.RandomState
             gain = (members / centres[k]).mean(axis=1, keepdims=True)
             centres[k] = (members / gain).mean(axis=0)
     return _unit_rows(_fill(centres.astype(np.float64), n_components, rng))
+
+
+def frames_for_parts(n_frames: int, n_bins: int, n_components: int) -> int:
+    """How many of the frames to find parts in; of a small set it may be more than there are.
+
+    Examples
+    --------
+    >>> [frames_for_parts(n, 257, 16) for n in (1000, 100_000, 10**6)]
+    [4080, 6250, 16320]
+    >>> frames_for_parts(10**6, 257, 64)
+    4080
+    """
+    most = PARTS_VALUES_TIMES_ROWS // max(n_components, 1)
+    return max(PARTS_VALUES, min(n_frames * n_bins // PARTS_SHARE, most)) // n_bins
 
 
 def parts(frames: Array, n_components: int, rng: np.random.RandomState) -> Array:
