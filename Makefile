@@ -17,7 +17,12 @@ DOCS := .venv/.docs
 PACKAGING := build/packaging/.installed
 RECORDINGS ?= $(AUDIO)
 
-.PHONY: help demo test oldest check bench gate sanitize leaks audio peers paper race cluster fuzz \
+# Of a copied clone, the programs in .venv belong to the original: only its python is our own.
+ifneq ($(filter-out $(CURDIR),$(shell cat $(INSTALLED) 2>/dev/null)),)
+.PHONY: $(INSTALLED)
+endif
+
+.PHONY: help shelf demo test oldest check bench gate sanitize leaks audio peers paper race figures cluster fuzz \
 	kills soak docs wheels sdist-and-pure dictionaries clean
 
 # The commands, each with the first line of its comment.
@@ -26,30 +31,30 @@ help:
 
 # Learn four instruments from one tune, separate another, write a report.
 demo: $(INSTALLED)
-	$(BIN)/ondes demo --force
+	$(BIN)/python -m ondes demo --force
 
 # All tests: two at a time, and alone those that measure what a browser plays.
 test: $(INSTALLED)
-	$(BIN)/pytest --numprocesses=2 --dist=loadfile --ignore=$(PLAYED)
-	$(BIN)/pytest $(PLAYED)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --ignore=$(PLAYED)
+	$(BIN)/python -m pytest $(PLAYED)
 
 # The lowest versions that pyproject.toml allows; .venv has the newest.
 oldest: $(OLDEST)/.installed
-	$(OLDEST)/bin/pytest -p no:cacheprovider -W ignore::DeprecationWarning $(OLDEST_TESTS:%=tests/test_%.py)
-	$(OLDEST)/bin/pytest -p no:cacheprovider -W ignore::DeprecationWarning tests/test_cluster.py -k "keys or every_socket"
+	$(OLDEST)/bin/python -m pytest -p no:cacheprovider -W ignore::DeprecationWarning $(OLDEST_TESTS:%=tests/test_%.py)
+	$(OLDEST)/bin/python -m pytest -p no:cacheprovider -W ignore::DeprecationWarning tests/test_cluster.py -k "keys or every_socket"
 
 # Linters, types and the import contract.
 check: $(INSTALLED)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+	$(BIN)/python -c "from importlinter.cli import lint_imports_command as run; run()"
 
 # A quarter of an hour on a quiet machine; MUSIC=folder adds real recordings.
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/kernels.py $(if $(MUSIC),--music $(MUSIC))
 	$(BIN)/python benchmarks/streaming.py
-	$(BIN)/python benchmarks/figures.py
+	$(BIN)/python benchmarks/result_pages.py
 	$(if $(MUSIC),$(BIN)/python experiments/why_the_default.py $(MUSIC))
 
 # Real recordings for `paper` and `race`, from Debian's packages; not installed, not kept.
@@ -59,25 +64,29 @@ audio:
 # What the race, the fused kernel's tests and the scores of separation need beside.
 peers: $(PEERS)
 
-# The paper's figures on real music, and docs/results.md; QUICK=--quick shows them in minutes.
+# The paper's figures on real music, and their page; QUICK=--quick shows them in minutes.
 paper: $(INSTALLED)
 	$(BIN)/python experiments/small.py --audio $(AUDIO) $(QUICK)
 	$(BIN)/python experiments/medium.py --audio $(AUDIO) $(QUICK)
 	$(BIN)/python experiments/large.py --audio $(AUDIO) $(QUICK)
-	$(BIN)/python experiments/page.py $(QUICK)
+	$(BIN)/python benchmarks/result_pages.py $(QUICK)
 
 # Against what users have today, separation, and scale. On a quiet machine.
 race: $(PEERS)
 	$(BIN)/python benchmarks/race.py --audio $(AUDIO) $(QUICK)
 	$(BIN)/python benchmarks/separation.py --audio $(AUDIO) $(QUICK)
 	$(BIN)/python benchmarks/scale.py --audio $(AUDIO) $(QUICK)
-	$(BIN)/python experiments/page.py $(QUICK)
-	$(if $(QUICK),,$(BIN)/python benchmarks/figures.py)
+	$(BIN)/python benchmarks/result_pages.py $(QUICK)
+
+# Write the pages from the kept results, and say which are older than the code.
+figures: $(INSTALLED)
+	$(BIN)/python benchmarks/result_pages.py
+	$(BIN)/python benchmarks/kept.py
 
 # What a cluster on this machine costs and saves.
 cluster: $(INSTALLED)
 	$(BIN)/python benchmarks/cluster.py
-	$(BIN)/python experiments/page.py
+	$(BIN)/python benchmarks/result_pages.py
 
 # Damaged model files, checkpoints and recordings, for so many SECONDS each, by the readers and by
 # the commands.
@@ -117,36 +126,41 @@ wheels: $(PACKAGING)
 sdist-and-pure: $(PACKAGING)
 	build/packaging/bin/python packaging/wheels.py --only pure --no-tests
 
+# The separators that come with ondes, on a GPU machine with the pools of packaging/shelf/recordings.py.
+shelf:
+	packaging/shelf/run.sh
+
 # Dictionaries from freely licensed recordings, in build/dictionaries.
 dictionaries: $(INSTALLED)
 	$(BIN)/python packaging/dictionaries.py --recordings $(RECORDINGS)
 
 $(INSTALLED): $(SOURCES)
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable . --group dev
-	touch $@
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	echo "$(CURDIR)" > $@
 
 $(OLDEST)/.installed: $(SOURCES) tests/lowest.py
 	$(PYTHON) -m venv --clear $(OLDEST)
 	$(OLDEST)/bin/python tests/lowest.py > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/pip install --quiet --upgrade pip
-	$(OLDEST)/bin/pip install --quiet --constraint $(OLDEST)/constraints.txt pytest hypothesis \
+	$(OLDEST)/bin/python -m pip install --quiet --upgrade pip
+	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt pytest hypothesis \
 		--editable '.[formats,report,dask]'
 	touch $@
 
 $(PEERS): $(INSTALLED)
-	$(BIN)/pip install --quiet --group peers
+	$(BIN)/python -m pip install --quiet --group peers
+	npm install --silent --no-save --prefix build/axe axe-core
 	touch $@
 
 $(DOCS): $(INSTALLED)
-	$(BIN)/pip install --quiet --group docs
+	$(BIN)/python -m pip install --quiet --group docs
 	touch $@
 
 $(PACKAGING):
 	$(PYTHON) -m venv build/packaging
-	build/packaging/bin/pip install --quiet --upgrade pip
-	build/packaging/bin/pip install --quiet --group packages
+	build/packaging/bin/python -m pip install --quiet --upgrade pip
+	build/packaging/bin/python -m pip install --quiet --group packages
 	touch $@
 
 # Remove what the others have made.

@@ -10,7 +10,6 @@ benchmarks/results/cluster.json.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import signal
@@ -23,10 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kept import KEPT, ROOT
 
 from ondes import GrowingMemory, Solver
 
-RESULTS = Path(__file__).parent / "results" / "cluster.json"
+RESULTS = ROOT / KEPT["cluster"].path
 SR, N_COMPONENTS, N_BINS = 22050, 32, 257
 SETTINGS = {"sr": SR, "n_fft": 512, "hop_length": 256, "spectrum": "power"}
 SETTINGS |= {"beta_loss": "itakura-saito", "sparsity": 0.0}
@@ -132,12 +132,14 @@ def lost_workers(client: Any, files: list[Path], undisturbed: float) -> dict[str
 def costs(client: Any, files: list[Path]) -> dict[str, float]:
     """Seconds of each part by itself, in one thread of an otherwise idle machine."""
     from ondes import AudioSettings, OnlineNMF, Stft
-    from ondes.cluster import shard_size, shards
-    from ondes.signal.segments import Segment, survey
+    from ondes.learning.cluster import shards
+    from ondes.learning.cluster.plan import shard_size
+    from ondes.signal.schedule import Segment
+    from ondes.signal.survey import survey
 
     size = shard_size(N_COMPONENTS, N_BINS, N_SHARDS)
     audio = AudioSettings(SR, Stft())
-    recordings = shards.Recordings(files[:1], survey(files[:1], audio), audio)
+    recordings = shards.SharedCorpus(files[:1], survey(files[:1], audio), audio)
     segments = [Segment(0, first, 1024) for first in range(0, size, 1024)]
     shard = shards.read(recordings, segments)
     estimator = OnlineNMF(N_COMPONENTS, random_state=0).initialise(shard.frames)
@@ -172,8 +174,8 @@ def median_of(function: Any, repeats: int = 9) -> float:
 
 def simulate(cost: dict[str, float], n_workers: int) -> dict[str, float]:
     """A full round on many workers, from the cost of its parts; see `MODEL`."""
-    from ondes.cluster import shard_size
-    from ondes.cluster.source import FAN_IN
+    from ondes.learning.cluster.plan import shard_size
+    from ondes.learning.cluster.rounds import FAN_IN
 
     n_shards = 2 * n_workers
     shard_frames = shard_size(N_COMPONENTS, N_BINS, n_shards)
@@ -213,8 +215,44 @@ driver's update, and for the transfer of the dictionary over a network of 1 Gbit
 worker that has the dictionary passes it on."""
 
 
+PICTURE = ("cluster.svg", "How the workers of a cluster spend their time")
+
+
+def answer(results: dict[str, Any]) -> str:
+    """Two workers against two threads, and a hundred workers."""
+    many = results["simulated"]
+    return (
+        f"Two workers learn at {results['ratio']:.2f} × the rate of two threads of one process. "
+        f"A hundred workers would learn at {many['x_real_time']:,.0f} × real time and spend "
+        f"{many['share_of_work']:.0%} of their time on the work itself, by a simulation from the "
+        "measured cost of every part."
+    )
+
+
+def draw(results: dict[str, Any], folder: Path) -> None:
+    """The bars of `PICTURE`."""
+    from matplotlib.figure import Figure
+
+    parts = {"read": "#0b6e99", "summarise": "#5f9cb8", "communication": "#c98b3b", "rest": "#ddd"}
+    names = {"rest": "waiting"}
+    rows = results["workers"]
+    figure = Figure(figsize=(7, 0.5 * len(rows) + 1), layout="constrained")
+    axes = figure.add_subplot()
+    left = [0.0] * len(rows)
+    for part, colour in parts.items():
+        values = [100 * row[part] for row in rows]
+        axes.barh(range(len(rows)), values, left=left, color=colour, label=names.get(part, part))
+        left = [before + value for before, value in zip(left, values, strict=True)]
+    labels = [f"{row['n_workers']} worker{'s' if row['n_workers'] > 1 else ''}" for row in rows]
+    axes.set_yticks(range(len(rows)), labels)
+    axes.set_xlabel("share of the time, %")
+    axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(folder / PICTURE[0])
+
+
 def section(results: dict[str, Any]) -> str:
-    """The section of docs/results.md."""
+    """The tables of the page."""
     hours, ratio = results["hours"], results["ratio"]
     lost, many = results["lost"], results["simulated"]
     lines = [
@@ -261,8 +299,8 @@ def speed(results: dict[str, Any], seconds: float) -> float:
 
 
 def measure(files: list[Path], hours: float, workers: list[int]) -> dict[str, Any]:
-    from ondes.cluster import first_round, shard_size
-    from ondes.cluster.dask_engine import connected
+    from ondes.learning.cluster.dask_engine import connected
+    from ondes.learning.cluster.plan import first_round, shard_size
 
     round_size = N_SHARDS * shard_size(N_COMPONENTS, N_BINS, N_SHARDS)
     first_frames = first_round(round_size)
@@ -304,8 +342,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         files = write_recordings(Path(folder), SR, options.hours)
         results = measure(files, options.hours, options.workers)
-    options.output.parent.mkdir(exist_ok=True)
-    options.output.write_text(json.dumps(results, indent=1) + "\n")
+    KEPT["cluster"].write(results, path=options.output)
+    draw(results, ROOT / "docs" / "figures")
     print(section(results))
 
 

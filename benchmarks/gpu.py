@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import triton
+from kept import KEPT
 
 from ondes.nmf.backends import fused, reference
 from ondes.nmf.divergence import LevelledFrames, level_frames
@@ -70,7 +71,7 @@ def main() -> None:
         for name in options.only:
             result |= MORE[name]()
             print(json.dumps(result[name], indent=1), flush=True)
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        KEPT["gpu"].write(result, options.only, options.out)
         return
     shapes = [(f, k) for f in BINS for k in COMPONENTS]
     if options.quick:
@@ -84,13 +85,12 @@ def main() -> None:
         rows.append(measure(n_bins, n_components, gpu["TF32 product, TFLOP/s"]))
         print(line(rows[-1]), flush=True)
     result: dict[str, object] = {"gpu": gpu, "rows": [asdict(row) for row in rows]}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     for more in MORE.values():
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        KEPT["gpu"].write(result, path=options.out)
         found = more()
         result |= found
         print(json.dumps(found, indent=1), flush=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    KEPT["gpu"].write(result, path=options.out)
 
 
 def describe_gpu() -> dict[str, object]:

@@ -21,6 +21,7 @@ from pathlib import Path
 import gpu
 import numpy as np
 import torch
+from kept import KEPT
 
 from ondes import AudioSettings, OnlineNMF, Stft
 from ondes.nmf.backends import fused
@@ -48,8 +49,7 @@ def main() -> None:
         "separation": separation(),
     }
     print(json.dumps(result, indent=1))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    KEPT["gpu_arrays"].write(result, path=options.out)
 
 
 def step(n_bins: int, n_components: int, peak: float) -> dict[str, float]:

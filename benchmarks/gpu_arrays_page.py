@@ -1,4 +1,4 @@
-"""The section of docs/results.md on arrays on a GPU, from benchmarks/results/gpu_arrays.json."""
+"""Arrays and separation on a GPU: the section of benchmarks/results/gpu_arrays.json."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ def section(results: dict[str, Any]) -> str:
         + "; ".join(f"{name}: {rate} ×" for name, rate in results["separation"].items())
         + ".",
         "",
-        "One step of the fused kernels in TF32, after they were made faster than in the table "
-        "above (one reciprocal for two bins, and on this GPU kernels of their own for up to 32 "
-        "components of at most 257 bins and for more than 64 components). The TF32 rate is "
+        "One step of the fused kernel in TF32, after it was made faster than in the table above "
+        "(one reciprocal for two bins). The TF32 rate is "
         f"{gpu['TF32 product, TFLOP/s']:.0f} TFLOP/s, of large square matrices in the same run:",
         "",
         "| bins | K | ns per frame and step | share of the TF32 rate |",

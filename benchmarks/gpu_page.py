@@ -1,7 +1,8 @@
-"""The section of docs/results.md on the GPU, from benchmarks/results/gpu.json."""
+"""What a GPU gains: the page of benchmarks/results/gpu.json."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 CONTESTANTS = {
@@ -12,6 +13,42 @@ CONTESTANTS = {
     "fused, ieee": "fused, float32",
     "fused, bf16": "fused, bfloat16",
 }
+
+
+PICTURE = ("gpu.svg", "Nanoseconds per frame and inner step against the number of components")
+
+
+def answer(results: dict[str, Any]) -> str:
+    """Hours per second, and the fused kernel against the compiler's."""
+    longest = max(results["end_to_end"]["rows"], key=lambda row: row["hours"])
+    times = [row["fused_over_compiled"] for row in results["rows"]]
+    return (
+        f"From samples in memory, {longest['hours']} hours of audio become a dictionary of "
+        f"{longest['n_components']} components in {longest['seconds']:.1f} s on one "
+        f"{results['gpu']['name']}; from files, decoding on the CPU takes most of the time. The "
+        f"fused kernel takes {min(times):.1f} to {max(times):.0f} times less time than "
+        "torch.compile's."
+    )
+
+
+def draw(results: dict[str, Any], folder: Path) -> None:
+    """The curves of `PICTURE`, at 513 bins."""
+    from matplotlib.figure import Figure
+
+    rows = [row for row in results["rows"] if row["n_bins"] == 513]
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.add_subplot()
+    shown = {"torch, float32": "-.", "torch.compile, TF32": "--", "fused, tf32": "-"}
+    for name, style in shown.items():
+        values = [row["nanoseconds"][name] for row in rows]
+        axes.plot([row["n_components"] for row in rows], values, style, color="#0b6e99", label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("components, 513 bins")
+    axes.set_ylabel("ns per frame and step")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(folder / PICTURE[0])
 
 
 def section(results: dict[str, Any]) -> str:

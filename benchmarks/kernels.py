@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import platform
 import time
@@ -24,14 +23,15 @@ from pathlib import Path
 
 import numpy as np
 import sklearn
+from kept import KEPT
 from sklearn.decomposition import _nmf
 from threadpoolctl import threadpool_limits
 
 from ondes import OnlineNMF
+from ondes.demo_scene import make_scene
 from ondes.nmf.backends import native, reference
 from ondes.nmf.divergence import BetaDivergence, level_frames
 from ondes.nmf.problem import TRANSFORM_SOLVER, Problem, Solver
-from ondes.scene import make_scene
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.batches import frame_batches
 from ondes.signal.recordings import find_recordings
@@ -295,8 +295,7 @@ def main() -> None:
         "inner solve": solves,
         "rows": [asdict(row) | {"missed": row.missed()} for row in rows],
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    KEPT["kernels"].write(result, path=options.out)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import peers  # noqa: E402
 import race_page  # noqa: E402
 from curves import every_fifth_second  # noqa: E402
 from outputs import Outputs, facts, parse_options  # noqa: E402
-from recordings import Frontend, Recordings, frames_between, shuffled_frames  # noqa: E402
+from recordings import Frontend, Recordings, shuffled_frames  # noqa: E402
 
 import ondes  # noqa: E402
 
@@ -178,10 +178,10 @@ def frame_sets(
 ) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
     """Frames to learn from and held-out ones of each size and kind, each in a random order."""
     frontend = settings.frontend
-    per_second = frontend.sr // frontend.stft.hop_length
+    per_second = frontend.sr // frontend.hop_length
     sets = {}
     for size, (start_s, end_s) in {"small": (60, 90), "medium": (0, 240)}.items():
-        excerpt = frames_between(recordings.excerpt, start_s, end_s, frontend)
+        excerpt = frontend.frames(recordings.excerpt, start_s, end_s)
         music = every_fifth_second(excerpt, per_second)
         spoken = _first_frames(recordings.speech(held_out=False), len(music[0]), frontend)
         sets[size, "music"] = music
@@ -205,7 +205,7 @@ def _first_frames(paths: Iterable[Path], n_frames: int, frontend: Frontend) -> n
     """Of recordings one after the other, as a user with little data has them."""
     found: list[np.ndarray] = []
     for path in paths:
-        found.append(frames_between(path, 0, 3600, frontend))
+        found.append(frontend.frames(path))
         if sum(map(len, found)) >= n_frames:
             break
     return np.concatenate(found)[:n_frames]
@@ -322,17 +322,11 @@ def section(results: dict[str, Any]) -> str:
     return race_page.section(results)
 
 
-def summary(results: dict[str, Any]) -> str:
-    return race_page.summary(results)
-
-
 def with_earlier(results: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
     """These results, with the runs of earlier ones on sets of other sizes."""
     new = results["settings"]["sizes"]
     runs = [run for run in earlier["runs"] if run["size"] not in new]
-    sizes = [size for size in race_page.SIZES if size in {run["size"] for run in runs}]
-    about = {"sizes": sizes, "n_seeds": earlier["settings"]["n_seeds"], **earlier["machine"]}
-    return results | {"earlier": about, "runs": [*results["runs"], *runs]}
+    return results | {"runs": [*results["runs"], *runs]}
 
 
 def main() -> None:
@@ -346,7 +340,7 @@ def main() -> None:
     results = race(Recordings(options.audio), settings)
     if options.sizes and not options.quick:
         results = with_earlier(results, json.loads(RESULTS.read_text()))
-    print(outputs.write("race", results))
+    print(outputs.write("race", results, parts=settings.sizes))
     race_page.draw(results, outputs.figures)
     print(section(results))
 

@@ -12,6 +12,10 @@ import peers
 import standings
 from standings import Curve
 
+PICTURE = (
+    "race_large.png",
+    "Held-out divergence against seconds of learning, 99 minutes, one thread",
+)
 SIZES = {"small": "30 s", "medium": "4 min", "large": "99 min"}
 COLOURS = {
     "default": "#d55e00", "paper": "#e69f00", "batch": "#f0c040",
@@ -146,7 +150,7 @@ def one_pass(results: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def summary(results: dict[str, Any]) -> str:
+def answer(results: dict[str, Any]) -> str:
     others = [heat for heat in heats(results) if heat.threads == 1]
     every = [(heat, peer) for heat in others for peer in heat.peers]
     sooner = [heat.sooner(peer) for heat, peer in every]
@@ -154,7 +158,7 @@ def summary(results: dict[str, Any]) -> str:
     n_lost = len(list(lost(results)))
     ahead = "never behind" if n_lost == 0 else f"behind for a while in {n_lost} comparisons"
     return (
-        f"**Against other packages**: in {len(every)} comparisons on one thread, the default "
+        f"In {len(every)} comparisons with other packages on one thread, the default "
         f"reaches the final divergence of the other package {np.median(sooner):.0f} × sooner, and "
         f"is {np.median(lower):.0%} lower when that package ends (medians). After its first pass, "
         f"the default is {ahead}."
@@ -167,11 +171,6 @@ def summary(results: dict[str, Any]) -> str:
 def section(results: dict[str, Any]) -> str:
     settings, machine = results["settings"], results["machine"]
     frontend = settings["frontend"]
-    earlier = ""
-    if "earlier" in results:
-        before = results["earlier"]
-        sets = " and ".join(SIZES[size] for size in before["sizes"])
-        earlier = f" Sets of {sets} were measured on {before['date']}, with earlier code."
     in_part = f" Quick: one in {settings['one_in']} recordings of the largest sets."
     parts = [
         "## The race",
@@ -185,7 +184,7 @@ def section(results: dict[str, Any]) -> str:
         f"invariant to this. Early stopping is off, and r = {peers.R} means the same for all. "
         f"{frontend['sr']} Hz, window {frontend['n_fft']}, "
         f"medians of up to {settings['n_seeds']} seeds. {machine['cpu']}, {machine['cores']} "
-        f"cores, {machine['date']}." + earlier + (in_part if settings["one_in"] > 1 else ""),
+        f"cores." + (in_part if settings["one_in"] > 1 else ""),
         _verdicts(results),
         "Each entry says how many times sooner the default reaches the divergence that the peer "
         "ends with, and how much lower the default is when the peer ends. Batch algorithms, which "
@@ -195,7 +194,7 @@ def section(results: dict[str, Any]) -> str:
         "On all cores:",
         _table(results, machine["cores"]),
         *(
-            f"![Held-out divergence against seconds of learning, {title}](figures/race_{name}.png)"
+            f"![Held-out divergence against seconds, {title}](../figures/race_{name}.png)"
             for name, title in FIGURES.items()
             if name != "kl" or any(not heat.is_paper for heat in heats(results))
         ),

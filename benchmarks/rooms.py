@@ -24,11 +24,13 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from kept import KEPT
+
 if "--speed" not in sys.argv:  # scenes run side by side instead
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 import numpy as np
-from rooms_page import table, write_page
+from rooms_page import PICTURE, picture, table
 from rooms_scenes import SR, Cell, scene, split
 
 import ondes
@@ -38,7 +40,7 @@ from ondes.signal.stft import Stft
 SECONDS = 10
 STFT = Stft(4096, 1024)
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "rooms.json"
+RESULTS = ROOT / KEPT["rooms"].path
 BLIND = ("auxiva", "ilrma", "fastmnmf2")
 # The dictionary of every kind of recording; "new" ones are in no dictionary.
 KINDS = {
@@ -96,11 +98,11 @@ def blind(method: str, mixture: np.ndarray) -> np.ndarray:
 def named(method: str, mixture: np.ndarray, kinds: tuple[str, ...], given: Path) -> np.ndarray:
     """The stems of a method with dictionaries, (n_sources, n, n_channels)."""
     dictionaries = {kind: ondes.load(given / f"{KINDS[kind]}.ondes") for kind in kinds}
-    options = {"mask": {}, "stream": {"spatial": "room", "batch_size": 32}}
+    options = {"mask": {"spatial": "none"}, "stream": {"spatial": "room", "batch_size": 32}}
     chosen = options.get(method, {"spatial": method})
     if method == "trained":
         talk = ondes.load(given / "talk.ondes")
-        stems = talk.separate(mixture, sr=SR, spatial="room")
+        stems = ondes.separate(mixture, talk, sr=SR, spatial="room")
         return np.stack([stems["speech"], stems["music"]])
     stems = ondes.separate(mixture, dictionaries, sr=SR, **chosen)
     return np.stack([stems[kind] for kind in kinds])
@@ -225,11 +227,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--speed", action="store_true", help="print the speed, and nothing else")
     parser.add_argument("--hours", type=float, default=0.0, help="of a stream, with --speed")
-    parser.add_argument("--page", action="store_true", help="write docs from what was measured")
     given = parser.parse_args()
-    if given.page:
-        write_page(json.loads(given.output.read_text()))
-        return
     models(given.audio, given.models)
     if given.speed:
         print(json.dumps(speed(given.audio, given.models, given.hours)))
@@ -255,8 +253,8 @@ def main() -> None:
     before = json.loads(given.output.read_text())["scenes"] if given.output.exists() else []
     scenes = merged(before, found)
     result = {"cells": summary(scenes), "scenes": scenes}
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.write_text(json.dumps(result, indent=1) + "\n")
+    KEPT["rooms"].write(result, sorted({each["cell"] for each in found}), given.output)
+    picture(result, PICTURE)
     print(table(result))
 
 

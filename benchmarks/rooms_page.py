@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-PAGE = Path(__file__).parents[1] / "docs" / "microphones.md"
-PICTURE = PAGE.parent / "figures" / "rooms.svg"
+PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "rooms.svg"
 PICTURED = ("room", "mask", "auxiva", "ilrma", "fastmnmf2")
 LABELS = {
     "room": "`--spatial room`", "stream": "the same, live", "pan": "`--spatial pan`",
@@ -73,10 +72,3 @@ def picture(found: dict, path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path)
-
-
-def write_page(found: dict) -> None:
-    begin, end = "<!-- rooms: begin -->", "<!-- rooms: end -->"
-    before, rest = PAGE.read_text().split(begin)
-    PAGE.write_text(f"{before}{begin}\n{table(found)}\n{end}{rest.split(end)[1]}")
-    picture(found, PICTURE)

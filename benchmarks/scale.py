@@ -106,6 +106,20 @@ def scale(recordings: Recordings, settings: Settings) -> dict[str, Any]:
 # ---- the page ----
 
 
+PICTURE = ("scale.png", "Frames per second and memory against hours of music")
+
+
+def answer(results: dict[str, Any]) -> str:
+    """What the longest run took."""
+    longest = results["runs"][-1]
+    return (
+        f"One pass over {longest['hours']:.1f} hours of music takes {longest['seconds']:.0f} s on "
+        f"{results['machine']['cores']} cores, {speed(longest):.0f} × real time. Memory is "
+        f"{longest['peak_mb']:.0f} MB, {longest['peak_mb'] / results['runs'][0]['peak_mb']:.1f} "
+        f"times that of {60 * results['runs'][0]['hours']:.0f} minutes."
+    )
+
+
 def section(results: dict[str, Any]) -> str:
     settings, machine, runs = results["settings"], results["machine"], results["runs"]
     lines = [
@@ -113,7 +127,7 @@ def section(results: dict[str, Any]) -> str:
         "",
         f"One pass of `ondes.learn` over game music in Vorbis and Opus, {settings['sr']} Hz, "
         f"K = {settings['n_components']}, decoding included, on {machine['cores']} cores "
-        f"({machine['cpu']}, {machine['date']}). Memory is the peak of the process.",
+        f"({machine['cpu']}). Memory is the peak of the process.",
         "",
         "| hours | recordings | frames | seconds | frames per second | × real time | memory |",
         "|---|---|---|---|---|---|---|",
@@ -127,8 +141,6 @@ def section(results: dict[str, Any]) -> str:
     if failed:
         lines += ["", f"{failed} of the recordings are truncated, and used up to that point."]
     lines += [
-        "",
-        "![Frames per second and memory against hours of music](figures/scale.png)",
         "",
         "### What a year of audio costs",
         "",

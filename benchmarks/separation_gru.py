@@ -11,9 +11,13 @@ import numpy as np
 import torch
 from separation_scenes import SR, Condition
 
-from ondes.separator_training.mixtures import Mixtures, negative_si_sdr, si_sdr_of_masks
-from ondes.separator_training.pools import SamplePool, SourceRecordings
-from ondes.separator_training.settings import TrainingSettings
+from ondes.learning.separator_training.mixtures import (
+    Mixtures,
+    TrainingSettings,
+    negative_si_sdr,
+    si_sdr_of_masks,
+)
+from ondes.learning.separator_training.pools import SamplePool, SourceRecordings
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.stft import Stft
 
@@ -56,13 +60,16 @@ def train_gru(condition: Condition, seed: int, budget: Budget) -> Separate:
     for pool in (*pools, *held_out):
         pool.close()
     settings = TrainingSettings.for_device(device)
+    generator = torch.Generator(device).manual_seed(seed)
     mixtures = Mixtures(
-        [torch.tensor(pool.samples, device=device) for pool in pools], SR, STFT, settings
+        [torch.tensor(pool.samples, device=device) for pool in pools], audio, settings, generator
     )
     plain = TrainingSettings(
         batch_size=32, seconds=4.0, level_db=0.0, equaliser_db=0.0, semitones=0
     )
-    checks = Mixtures([torch.tensor(p.samples) for p in held_out], SR, STFT, plain).draw()
+    checks = Mixtures(
+        [torch.tensor(p.samples) for p in held_out], audio, plain, torch.Generator().manual_seed(0)
+    ).draw()
     width = WIDTH["cuda" if device.startswith("cuda") else "cpu"]
     network = MaskNetwork(STFT.n_bins, len(condition.names), width).to(device)
     adam = torch.optim.Adam(network.parameters(), lr=1e-3)

@@ -23,7 +23,7 @@ from ondes.signal.stft import Stft
 Stems = dict[str, np.ndarray]
 Separate = Callable[[np.ndarray], Stems]
 
-AUDIO = AudioSettings(SR, Stft(4096, 1024), 60.0, "magnitude")  # as `ondes learn` has it
+AUDIO = AudioSettings(SR, Stft(3840, 960), 60.0, "magnitude", 0.45 * SR)  # as `ondes learn` has it
 N_COMPONENTS = 128
 PEER_FRAMES = 12_000  # scikit-learn holds all of them
 PEER_SPARSITY = (0.0, 2.0)  # the better one counts
@@ -75,7 +75,7 @@ def trained(condition: Condition, seed: int, budget: Budget) -> Separate:
         device=budget.device,
         random_state=seed,
     )
-    return lambda mixture: separator.separate(mixture, sr=SR)
+    return lambda mixture: ondes.separate(mixture, separator, sr=SR)
 
 
 def _learned(condition: Condition, seed: int) -> dict[str, Any]:
@@ -197,11 +197,12 @@ def hpss(condition: Condition, seed: int, _: Budget) -> Separate:
 
 def blind(condition: Condition, seed: int, _: Budget) -> Separate:
     """Sources found in the mixture itself; `best_assignment` names them."""
-    from ondes.discovery import discover_sources
+    from ondes.separation.discovery import discover_sources
 
     def separate(mixture: np.ndarray) -> Stems:
         found = discover_sources(mixture, 2, sr=SR, random_state=seed)
-        return dict(zip(condition.names, found.separate(mixture, sr=SR).values(), strict=True))
+        stems = ondes.separate(mixture, found, sr=SR)
+        return dict(zip(condition.names, stems.values(), strict=True))
 
     return separate
 

@@ -10,8 +10,8 @@ from separation_methods import oracle
 from separation_scenes import EXAMPLE_LEVEL, NOISE_EXAMPLE_S, SR, Condition
 
 import ondes
-from ondes.denoising import denoise
 from ondes.scores import si_sdr
+from ondes.separation.denoising import denoise
 from ondes.signal.stft import Stft
 
 SNRS = (0, 10)

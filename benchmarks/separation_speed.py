@@ -37,10 +37,10 @@ class NoiseStream(io.RawIOBase):
 
 def trained() -> Any:
     """A separator of 128 components for each of two sources, 2048 / 512, with random weights."""
+    from ondes.models.trained_separator import TrainedSeparator
     from ondes.nmf.unfolded import UnfoldedWeights
     from ondes.signal.audio_settings import AudioSettings
     from ondes.signal.stft import Stft
-    from ondes.trained import TrainedSeparator
 
     rng = np.random.default_rng(0)
     n_bins, n_rows, contexts = 1025, 256, (3, 9, 31)

@@ -28,16 +28,16 @@ from typing import Any
 
 import numpy as np
 import soundfile
+from kept import KEPT
 from threadpoolctl import threadpool_limits
 
 from ondes import AudioSettings, OnlineNMF, Stft
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 from ondes.signal.audio_writer import write_audio
 from ondes.signal.batches import frame_batches
 from ondes.signal.recordings import open_blocks
 from ondes.signal.stft import mean_power
 
-RESULTS = Path(__file__).parent / "results" / "streaming.json"
 MINUTES_PER_FILE = 10
 N_COMPONENTS = 32
 STEREO_SR = 44100
@@ -232,8 +232,7 @@ def main() -> None:
     rows = speed_of(rows)
     results = {"sr": options.sr, "n_components": N_COMPONENTS, "n_cores": os.cpu_count(),
                "machine": machine(), "stages_x_real_time": stages, "commands": rows}  # fmt: skip
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    KEPT["streaming"].write(results)
     for stage, speed in stages.items():
         print(f"{stage:40s} {speed:8.0f} × real time")
     show(rows)

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
+from kept import KEPT
 from playwright.sync_api import sync_playwright
 
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 
-RESULTS = Path(__file__).parent / "results" / "studio.json"
 BRIGHTNESS = (
     "(() => { const c = document.getElementById('spectrogram'); if (!c.width) return 0;"
     "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
@@ -48,8 +48,7 @@ def main():
             results["hours"] = _hours(browser, Path(folder), given.hours)
         browser.close()
     print(json.dumps(results))
-    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    RESULTS.write_text(json.dumps(before | results, indent=1) + "\n")
+    KEPT["studio"].write(KEPT["studio"].read() | results, list(results))
 
 
 def _song(browser, folder, seconds):

@@ -1,4 +1,4 @@
-"""Speed and memory of `ondes activations`, from hours of sound on disk to a table on disk.
+"""Speed and memory of `ondes levels`, from hours of sound on disk to a table on disk.
 
     python benchmarks/tables.py [--hours 10] [--sr 48000] [--channels 1] [-k 128] [--by component]
                                 [--recordings FOLDER] [--output .parquet]
@@ -20,12 +20,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+from kept import KEPT
 
 import ondes
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 from ondes.signal.audio_writer import write_audio
 
-RESULTS = Path(__file__).parent / "results" / "tables.json"
 MINUTES_PER_FILE = 10
 N_DIFFERENT = 3  # the others are further names of these
 # The system counts what a process inherits from the one that starts it, so a small one has to.
@@ -72,9 +72,13 @@ def write_recordings(folder: Path, given: argparse.Namespace) -> list[Path]:
 def keep(result: dict[str, object]) -> None:
     """Write the result, in place of an earlier one under the same conditions."""
     conditions = ("hours", "sr", "channels", "n_components", "by")
-    rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    rows = [row for row in rows if any(row[name] != result[name] for name in conditions)]
-    RESULTS.write_text(json.dumps([*rows, result], indent=1) + "\n")
+    rows = [
+        row
+        for row in KEPT["tables"].read()["rows"]
+        if any(row[name] != result[name] for name in conditions)
+    ]
+    part = f"{result['sr']} Hz, {result['n_components']} components"
+    KEPT["tables"].write({"rows": [*rows, result]}, [part])
 
 
 def main() -> None:
@@ -98,7 +102,7 @@ def main() -> None:
             ondes.learn(paths[number % N_DIFFERENT], given.components, n_jobs=-1).save(model)
             models += ["-d", str(model)]
         table = folder / f"table{given.output}"
-        command = [sys.executable, "-m", "ondes", "activations", str(folder / "hours"), *models]
+        command = [sys.executable, "-m", "ondes", "levels", str(folder / "hours"), *models]
         command += ["-o", str(table), "--every", given.every, "--by", given.by]
         begin = time.perf_counter()
         done = subprocess.run(

@@ -10,7 +10,7 @@ import ondes
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from pages import write_guides, write_reference  # noqa: E402
+from pages import write_commands, write_guides, write_reference  # noqa: E402
 
 project = "ondes"
 author = "the ondes developers"
@@ -77,10 +77,11 @@ html_theme_options = {
 }
 html_context = {"default_mode": "auto"}
 # No empty sidebar on pages that have no pages below them.
-html_sidebars = {page: [] for page in ("start", "commands", "algorithm", "results")}
+html_sidebars = {page: [] for page in ("start", "algorithm", "results")}
 suppress_warnings = ["config.cache"]
 
 write_reference(HERE / "reference")
+write_commands(HERE / "commands")
 write_guides(HERE)
 
 

@@ -1,4 +1,5 @@
-"""Pages that are written when the site is built: the Python reference, and the list of guides."""
+"""Pages that are written when the site is built: references of Python and the command line, and
+the list of guides."""
 
 from __future__ import annotations
 
@@ -6,15 +7,15 @@ from pathlib import Path
 
 import ondes
 
-__all__ = ["write_guides", "write_reference"]
+__all__ = ["write_commands", "write_guides", "write_reference"]
 
 GROUPS = {
     "From recordings to dictionaries": ["learn", "load", "Dictionary", "AudioSettings"],
     "Separation": [
-        "separate", "separate_file", "Separator", "discover_sources", "denoise", "denoise_file",
-        "train", "TrainedSeparator",
+        "separate", "separate_file", "Separator", "Sources", "Compute", "discover_sources",
+        "denoise", "denoise_file", "train", "TrainedSeparator",
     ],
-    "Tables": ["activations"],
+    "Tables": ["levels"],
     "Arrays: the scikit-learn estimator": ["OnlineNMF", "Solver", "Statistics", "itakura_saito"],
     "Forgetting": ["GrowingMemory", "HalfLife", "PerPass"],
     "Penalties": ["GroupLog", "L1", "LogSparsity", "Smoothness"],
@@ -30,7 +31,7 @@ LISTED_ELSEWHERE = {
 }  # fmt: skip
 FURTHER = "Further names"
 # Not in `ondes` itself, since few need them.
-BESIDE = {"Synthetic sound and scores": ["ondes.scene.make_scene", "ondes.scene.Scene",
+BESIDE = {"Synthetic sound and scores": ["ondes.demo_scene.make_scene", "ondes.demo_scene.Scene",
                                     "ondes.scores.si_sdr"]}  # fmt: skip
 
 PAGE = """\
@@ -58,6 +59,27 @@ def write_reference(folder: Path) -> None:
         text += _section(title, names)
     folder.mkdir(exist_ok=True)
     _write(folder / "index.rst", text)
+
+
+def write_commands(folder: Path) -> None:
+    """Write a page for each command into `folder`, and commands.md beside it, which lists them."""
+    from ondes.cli import ondes as command_line
+
+    folder.mkdir(exist_ok=True)
+    listed = ["", "| command | what it does |", "|---|---|"]
+    names = list(command_line.commands)
+    for name in names:
+        help_of_name = command_line.commands[name].get_short_help_str(100).rstrip(".")
+        listed.append(f"| [`ondes {name}`](commands/{name}.rst) | {help_of_name} |")
+        # It makes the title of the page as well.
+        made_by = command_line.commands[name].callback
+        where = f"{made_by.__module__}:{made_by.__name__}"
+        text = f".. click:: {where}\n   :prog: ondes {name}\n   :nested: none\n"
+        _write(folder / f"{name}.rst", text)
+    toctree = ["", "```{toctree}", ":hidden:", "", *(f"commands/{name}" for name in names), "```"]
+    page = folder.with_suffix(".md")
+    text = page.read_text(encoding="utf-8").partition("\n<!-- the commands -->")[0]
+    _write(page, "\n".join([text, "<!-- the commands -->", *listed, *toctree, ""]))
 
 
 def write_guides(folder: Path) -> None:

@@ -1,13 +1,16 @@
 """Draw the pictures of docs/studio.md: `python docs/studio_pictures.py`.
 
-Starts the studio on a scene that ondes makes, works in it with Chromium, and writes WebP files to
-docs/figures. Needs playwright, Chromium and Pillow.
+Starts the studio on real recordings, works in it with Chromium, and writes WebP files to
+docs/figures. Needs playwright, Chromium, Pillow, and recordings from Debian's packages in
+ONDES_RECORDINGS (build/recordings): the music and the sounds of The Battle for Wesnoth
+(wesnoth-1.16-music and -data, GPL-2+) and the prompts of Asterisk (asterisk-core-sounds-en).
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -20,11 +23,14 @@ from typing import Any
 
 import numpy as np
 import soundfile
+import soxr
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from ondes.scene import make_scene
+import ondes
 
+RECORDINGS = Path(os.environ.get("ONDES_RECORDINGS", "build/recordings"))
+NOISE = RECORDINGS / "noise" / "wesnoth"
 FIGURES = Path(__file__).parent / "figures"
 DESK, PHONE = {"width": 1200, "height": 820}, {"width": 390, "height": 844}
 
@@ -43,21 +49,20 @@ def main() -> None:
 
 
 def _music(browser: Any, folder: Path) -> None:
-    scene = make_scene(seconds=24.0, sr=44100)
-    stereo = np.stack([scene.mixture, scene.mixture - 0.4 * scene.stems["strings"]], axis=1)
-    soundfile.write(folder / "band.wav", stereo, scene.sr)
-    with _studio(browser, folder / "band.wav") as page:
-        for number, name in enumerate(("Bass", "Strings", "Drums")):
+    with _studio(browser, RECORDINGS / "music" / "wesnoth" / "transience.ogg") as page:
+        for number, name in enumerate(("Strings", "Bass")):
             field = page.locator(".lane input.name").nth(number)
             field.fill(name)
             field.press("Enter")
             page.wait_for_selector(f".lane[aria-label='Group {name}']")
-        page.locator(".lane .head [data-mute]").nth(2).click()
+        _select(page, (0.25, 0.45), (0.35, 0.8))
+        page.click("#choose-sounds")
+        page.wait_for_selector(".card[aria-current=true]")
         page.evaluate("window.scrollTo(0, 0)")
-        page.locator(".card").nth(1).hover()
-        time.sleep(8)
-        _save(page, "studio_music")
         page.mouse.move(0, 0)
+        time.sleep(4)
+        _save(page, "studio_music")
+        page.keyboard.press("Escape")
         page.set_viewport_size(PHONE)
         page.emulate_media(color_scheme="dark")
         page.evaluate("window.scrollTo(0, 0)")
@@ -66,60 +71,55 @@ def _music(browser: Any, folder: Path) -> None:
 
 
 def _speech(browser: Any, folder: Path) -> None:
-    scene = make_scene(seconds=20.0, sr=16000)
-    quiet = np.zeros(3 * 16000, np.float32)
-    voice = np.concatenate([quiet, scene.stems["strings"][: 17 * 16000]])
-    soundfile.write(folder / "talk.wav", voice + 0.3 * scene.stems["wind"], 16000)
-    with _studio(browser, folder / "talk.wav") as page:
-        page.click("#tab-speech")
-        _select(page, 0.2, 2.8)
-        page.click("#is-noise")
+    """Spoken prompts over the sound of a ship at sea."""
+    prompts = sorted((RECORDINGS / "speech" / "asterisk_en").glob("conf-*.flac"))[:12]
+    words = [_at(16000, path) for path in prompts]
+    pause = np.zeros(8000, np.float32)
+    voice = np.concatenate([part for each in words for part in (pause, each)])
+    sea = np.resize(_at(16000, NOISE / "ship.ogg"), len(voice))
+    talk = 0.5 * voice / np.abs(voice).max() + 0.02 * sea / np.std(sea)
+    soundfile.write(folder / "talk.wav", talk, 16000)
+    with _studio(browser, folder / "talk.wav", "#clean") as page:
+        page.click("#clean")
         page.wait_for_selector("#clean:has-text('again')")
         page.wait_for_selector("html[data-job=done]", state="attached")
-        _select(page, 4.0, 12.0)
-        page.click("#is-voice")
-        time.sleep(1)
-        page.wait_for_selector("html[data-job=done]", state="attached")
-        page.keyboard.press("Escape")
-        page.set_viewport_size({"width": 1200, "height": 620})
-        time.sleep(2)
+        page.set_viewport_size({"width": 1200, "height": 660})
+        time.sleep(3)
         _save(page, "studio_speech")
 
 
 def _field(browser: Any, folder: Path) -> None:
-    rng = np.random.default_rng(0)
-    sr = 16000
-    length = np.arange(int(0.4 * sr)) / sr
-    call = 0.2 * np.sin(2 * np.pi * (3000 * length + 4000 * length**2)) * np.hanning(len(length))
+    """Birds, the sea and a night, as a recorder in the field would name them."""
     field = folder / "field"
     field.mkdir()
-    for hour in range(6, 9):
-        wind = make_scene(seconds=60.0, sr=sr, random_state=hour).stems["wind"]
-        samples = 0.1 * wind + 0.002 * rng.standard_normal(60 * sr)
-        for at in rng.uniform(2, 55, 6):
-            samples[int(at * sr) :][: len(call)] += call
-        soundfile.write(field / f"SM4_20240131_0{hour}0000.wav", samples, sr)
-    with _studio(browser, field) as page:
-        page.click("#tab-field")
+    heard = (("morning", "birds1"), ("birds2", "ship"), ("night", "birds3"))
+    for hour, names in enumerate(heard, 5):
+        samples = np.concatenate([_at(22050, NOISE / f"{name}.ogg") for name in names * 3])
+        soundfile.write(field / f"SM4_20240131_0{hour}3000.wav", samples, 22050)
+    with _studio(browser, field, "#events tr") as page:
         page.set_viewport_size({"width": 1200, "height": 1080})
-        page.wait_for_selector("#events tr")
-        time.sleep(3)
+        time.sleep(4)
         _save(page, "studio_field")
 
 
-def _select(page: Any, start: float, end: float) -> None:
+def _at(sr: int, path: Path) -> Any:
+    samples, own = ondes.read(path)
+    return soxr.resample(samples.mean(axis=1) if samples.ndim > 1 else samples, own, sr)
+
+
+def _select(page: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """Drag a box from one corner to another, in fractions of the picture."""
     box = page.locator("#view").bounding_box()
-    seconds = page.evaluate("ondesStudio.timeline.duration")
-    x = [box["x"] + box["width"] * each / seconds for each in (start, end)]
-    page.mouse.move(x[0], box["y"] + 60)
+    corners = [(box["x"] + box["width"] * x, box["y"] + box["height"] * y) for x, y in (start, end)]
+    page.mouse.move(*corners[0])
     page.mouse.down()
-    page.mouse.move(x[1], box["y"] + 70, steps=4)
+    page.mouse.move(*corners[1], steps=4)
     page.mouse.up()
 
 
 @contextlib.contextmanager
-def _studio(browser: Any, path: Path) -> Iterator[Any]:
-    """A page of the studio in which the sounds have been found and grouped."""
+def _studio(browser: Any, path: Path, ready: str = ".card") -> Iterator[Any]:
+    """A page of the studio, when its first job is done."""
     command = [sys.executable, "-m", "ondes", "studio", "--no-browser", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -128,7 +128,7 @@ def _studio(browser: Any, path: Path) -> Iterator[Any]:
         page = browser.new_page(viewport=DESK)
         page.set_default_timeout(120_000)
         page.goto(found.group())
-        page.wait_for_selector(".card", state="attached")
+        page.wait_for_selector(ready, state="attached")
         page.wait_for_selector("html[data-job=done]", state="attached")
         time.sleep(2)
         yield page

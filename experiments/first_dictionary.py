@@ -4,8 +4,8 @@
 
 Variants run in turn for every seed, on one thread, in processor seconds that include drawing the
 first dictionary; scored as in the race, first for Itakura-Saito, then for Kullback-Leibler. Writes
-experiments/results/first_dictionary.json and first_dictionary_kl.json, and the tables in
-docs/algorithm.md from them; with --quick, the former into out/quick.
+experiments/results/first_dictionary.json and first_dictionary_kl.json; with --quick, both into
+out/quick.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from recordings import Recordings  # noqa: E402
 
 import ondes  # noqa: E402
 
-PAGE = HERE.parent / "docs" / "algorithm.md"
-TABLES = {race.IS: "first-dictionary", race.KL: "first-dictionary, Kullback-Leibler"}
 FILES = {race.IS: "first_dictionary", race.KL: "first_dictionary_kl"}
 BEFORE, RANDOM = "frames, k-means++", "random frames"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -64,7 +62,7 @@ class Settings:
 KULLBACK_LEIBLER = Settings(
     race.KL, (("medium", "music", 10), ("medium", "speech", 10), ("large", "music", 1))
 )
-QUICK = tuple(Settings(loss, (("small", "music", 2),), (16,), 1) for loss in TABLES)
+QUICK = tuple(Settings(loss, (("small", "music", 2),), (16,), 1) for loss in FILES)
 
 
 def measure(
@@ -142,14 +140,6 @@ def main() -> None:
             print(json.dumps(run), flush=True)
             results["runs"].append(run)
         outputs.write(FILES[settings.beta_loss], results)
-        if not options.quick:
-            write_table(results, TABLES[settings.beta_loss])
-
-
-def write_table(results: dict[str, Any], name: str) -> None:
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    before, rest = PAGE.read_text().split(begin)
-    PAGE.write_text(f"{before}{begin}\n{table(results)}\n{end}{rest.split(end)[1]}")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from recordings import Frontend
 import ondes
 
 IDENTITY_PASSES = 20
+PAPER_BETA, PAPER_R = 1000, 0.7  # the paper's choice
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Settings:
 
 def run(settings: Settings, frames: np.ndarray) -> dict[str, Any]:
     """All runs on these frames, as the JSON keeps them."""
-    per_second = round(settings.frontend.sr / settings.frontend.stft.hop_length)
+    per_second = round(settings.frontend.sr / settings.frontend.hop_length)
     train, held_out = every_fifth_second(frames, per_second)
     runs: list[Run] = []
     for seed in settings.seeds:
@@ -93,6 +94,10 @@ def batch_identity(settings: Settings, train: np.ndarray) -> float:
     return float(np.abs(online.fit(train).components_ - batch).max() / batch.max())
 
 
+def setting_name(beta: int, r: float) -> str:
+    return f"β = {beta:,}, r = {r:g}"
+
+
 class Grid:
     """The results of one set, as figures and claims need them."""
 
@@ -120,6 +125,21 @@ class Grid:
     @cached_property
     def cells(self) -> list[tuple[int, float]]:
         return [(beta, r) for beta in self.betas for r in self.rs]
+
+    @property
+    def online_betas(self) -> list[int]:
+        """Those with at least two updates in a pass: N and what is close to it is batch."""
+        return [beta for beta in self.betas if 2 * beta <= self.n_train]
+
+    @property
+    def online_cells(self) -> list[tuple[int, float]]:
+        return [(beta, r) for beta, r in self.cells if beta in self.online_betas]
+
+    @property
+    def ends(self) -> dict[str, float]:
+        """Where batch and every cell end, by name."""
+        cells = {setting_name(beta, r): self.end(beta, r) for beta, r in self.cells}
+        return {"batch": Spread.of(self.batch).end} | cells
 
     def end(self, beta: int, r: float) -> float:
         return Spread.of(self.cell(beta, r)).end

@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from curves import NEAR, UNSTABLE_RISE, Run, Spread, best_seed, level_of, plain, sooner
-from grid import Grid, Settings, run
+from grid import PAPER_BETA, PAPER_R, Grid, Settings, run
 from outputs import Outputs, conditions, parse_options
-from pictures import Column, batch_line, default_line, draw_curves, draw_maps, shaded_lines
-from recordings import Recordings, frames_between
-
-PAPER_BETA, PAPER_R = 1000, 0.7  # the paper's choice
-SHOWN_BETAS = (100, 1)  # where r varies: one that learns well, and the smallest
+from pictures import batch_line, default_line, draw_curves, draw_maps, shaded_lines
+from recordings import Recordings
 
 
 def main(settings: Settings, quick: Settings, description: str | None) -> None:
@@ -23,7 +20,7 @@ def main(settings: Settings, quick: Settings, description: str | None) -> None:
     if options.seeds:
         chosen = replace(chosen, seeds=tuple(range(options.seeds)))
     excerpt = Recordings(options.audio).excerpt
-    frames = frames_between(excerpt, chosen.start_s, chosen.end_s, chosen.frontend)
+    frames = chosen.frontend.frames(excerpt, chosen.start_s, chosen.end_s)
     results = run(chosen, frames)
     print(outputs.write(chosen.name, results))
     for path in draw(results, outputs.figures):
@@ -32,18 +29,12 @@ def main(settings: Settings, quick: Settings, description: str | None) -> None:
 
 def draw(results: dict[str, Any], folder: Path) -> list[Path]:
     grid = Grid(results)
-    reference = [default_line(grid.default), batch_line(grid.batch)]
     by_beta = [(f"β = {grid.beta_name(beta)}", grid.cell(beta, PAPER_R)) for beta in grid.betas]
-    columns = [Column(f"the paper's algorithm, r = {PAPER_R}", shaded_lines(by_beta) + reference)]
-    for beta in SHOWN_BETAS:
-        by_r = [(f"r = {r:g}", grid.cell(beta, r)) for r in grid.rs]
-        name = f"the paper's algorithm, β = {grid.beta_name(beta)}"
-        diverges = beta == min(grid.betas)
-        columns.append(Column(name, shaded_lines(by_r) + reference, log=diverges))
-    range_of = grid.batch + grid.default
+    lines = [*shaded_lines(by_beta), default_line(grid.default), batch_line(grid.batch)]
+    shown = grid.batch + grid.default
     return [
-        draw_curves(curves_finding(grid), columns, range_of, folder / f"{grid.name}.png"),
-        draw_maps(grid, maps_finding(grid), folder / f"{grid.name}-map.png"),
+        draw_curves(curves_finding(grid), lines, shown, folder / f"{grid.name}.svg"),
+        draw_maps(grid, maps_finding(grid), folder / f"{grid.name}-map.svg"),
     ]
 
 
@@ -72,9 +63,10 @@ def maps_finding(grid: Grid) -> str:
 
 
 def fastest(grid: Grid) -> tuple[tuple[int, float], float]:
-    """The (β, r) with β < N that is first at batch's level, else the one that ends lowest."""
-    inner = [cell for cell in grid.cells if cell[0] < grid.n_train]
-    chosen = max(inner, key=lambda cell: (grid.times_faster(grid.cell(*cell)), -grid.end(*cell)))
+    """The (β, r) with β ≤ N/2 that is first at batch's level, else the one that ends lowest."""
+    chosen = max(
+        grid.online_cells, key=lambda cell: (grid.times_faster(grid.cell(*cell)), -grid.end(*cell))
+    )
     return chosen, grid.times_faster(grid.cell(*chosen))
 
 
@@ -100,12 +92,13 @@ The frames at the edges of these seconds are not used, because their windows ove
 warm, with one step per visit, as in the paper. Batch and online start from the same random \
 frames; the default chooses its own first dictionary. {conditions(settings, results["machine"])}
 
-![Held-out divergence against seconds of learning](figures/{grid.name}.png)
+![Held-out divergence against seconds of learning](../figures/{grid.name}.svg)
 
-*Lower and further left is better; a curve that leaves through the top has diverged.* \
+*The median of the seeds and their range; of the paper's algorithm, r = {PAPER_R}. Lower and \
+further left is better; a curve that leaves through the top has diverged.* \
 {curves_finding(grid).replace(chr(10), " ")}.
 
-![Maps over β and r](figures/{grid.name}-map.png)
+![Maps over β and r](../figures/{grid.name}-map.svg)
 
 *Each cell is one setting of the paper's algorithm, the median of its seeds. In framed cells, the \
 divergence of some seed rises by more than {UNSTABLE_RISE:.0%} above its lowest value.* \

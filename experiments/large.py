@@ -27,8 +27,9 @@ from curves import (
     sooner,
     times_faster,
 )
+from grid import setting_name
 from outputs import Outputs, conditions, facts, parse_options
-from pictures import Column, Line, default_line, draw_curves, shaded_lines
+from pictures import Line, default_line, draw_curves, shaded_lines
 from recordings import Frontend, Recordings, shuffled_frames
 
 import ondes
@@ -41,8 +42,8 @@ class Settings:
     online: tuple[tuple[int, float], ...] = ((1000, 0.7), (1000, 0.0))  # (β, r), the paper's first
     subsets: tuple[int | None, ...] = (1_000, 10_000, 100_000, None)  # None: all, where it fits
     n_held_out: int = 2_000
-    seconds: float = 16.0  # of learning, for each run
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seconds: float = 60.0  # of learning, for each run
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     buffer: int = 10_000  # frames given to `fit` at a time
     frontend: Frontend = field(default_factory=Frontend)
 
@@ -97,6 +98,8 @@ def contestants(
 class Comparison:
     """The results, as the figure and the claims need them."""
 
+    name = NAME
+
     def __init__(self, results: dict[str, Any]) -> None:
         self.n_train: int = results["n_train"]
         self.minutes: int = results["minutes"]
@@ -104,6 +107,13 @@ class Comparison:
             (beta, r) for beta, r in results["settings"]["online"]
         ]
         self._runs = [Run(**stored) for stored in results["runs"]]
+
+    @property
+    def ends(self) -> dict[str, float]:
+        """Where batch on each subset and the paper's settings end, by name."""
+        batches = {f"batch on {amount(self, n)}": runs for n, runs in self.batches.items()}
+        online = {setting_name(*each): self.online(*each) for each in self.settings_of_online}
+        return {name: Spread.of(runs).end for name, runs in (batches | online).items()}
 
     @property
     def default(self) -> list[Run]:
@@ -133,16 +143,14 @@ class Comparison:
 def draw(results: dict[str, Any], folder: Path) -> list[Path]:
     compared = Comparison(results)
     lines = shaded_lines(
-        [(f"batch on {amount(compared, size)}", runs) for size, runs in compared.batches.items()],
-        linestyle="--",
+        [(f"batch on {amount(compared, size)}", runs) for size, runs in compared.batches.items()]
     )
     for (beta, r), style in zip(compared.settings_of_online, ("-", ":"), strict=False):
         look = {"color": "black", "linewidth": 2.0, "linestyle": style}
-        lines.append(Line(f"the paper's, β = {beta:,}, r = {r:g}", compared.online(beta, r), look))
+        lines.append(Line(f"the paper's β = {beta:,}, r = {r:g}", compared.online(beta, r), look))
     lines.append(default_line(compared.default))
     every = [run for line in lines for run in line.runs]
-    column = Column("batch on subsets, online on all", lines)
-    return [draw_curves(finding(compared), [column], every, folder / f"{NAME}.png")]
+    return [draw_curves(finding(compared), lines, every, folder / f"{NAME}.svg")]
 
 
 def finding(compared: Comparison) -> str:
@@ -182,7 +190,7 @@ Restarts are fresh, with 100 steps, so no activations are stored. Frames come in
 subset; the whole set fits into memory today, so batch on all frames is included. \
 {conditions(settings, results["machine"])}
 
-![Held-out divergence against seconds of learning](figures/{NAME}.png)
+![Held-out divergence against seconds of learning](../figures/{NAME}.svg)
 
 *Lower and further left is better.* {finding(compared).replace(chr(10), " ")}.
 

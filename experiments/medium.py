@@ -18,8 +18,8 @@ SETTINGS = Settings(
     start_s=0,
     end_s=240,
     n_components=16,
-    seconds=4.0,
-    seeds=(0, 1, 2),
+    seconds=10.0,
+    seeds=(0, 1, 2, 3, 4),
     betas=(1, 10, 100, 1000, None),  # None: all N frames
     rs=(0.0, 0.25, 0.5, 0.7, 0.9, 1.0),
 )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import os
-import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ondes
-
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "benchmarks"))
+
+from kept import KEPT, machine  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -22,31 +20,23 @@ class Outputs:
     """Kept results are under version control; quick ones never overwrite them."""
 
     results: Path
-    page: Path
+    pages: Path
 
     @classmethod
     def kept(cls) -> Outputs:
-        return cls(ROOT / "experiments" / "results", ROOT / "docs" / "results.md")
+        return cls(ROOT / "experiments" / "results", ROOT / "docs" / "results")
 
     @classmethod
     def quick(cls) -> Outputs:
-        return cls(ROOT / "out" / "quick", ROOT / "out" / "quick" / "results.md")
+        return cls(ROOT / "out" / "quick", ROOT / "out" / "quick" / "results")
 
     @property
     def figures(self) -> Path:
-        return self.page.parent / "figures"
+        return self.pages.parent / "figures"
 
-    def write(self, name: str, results: dict[str, Any]) -> Path:
-        self.results.mkdir(parents=True, exist_ok=True)
-        path = self.results / f"{name}.json"
-        # One line per run: short enough to keep, and a change of one run is a change of one line.
-        parts = {key: json.dumps(value, allow_nan=False) for key, value in results.items()}
-        if "runs" in results:
-            runs = [json.dumps(run, allow_nan=False) for run in results["runs"]]
-            parts["runs"] = "[\n  " + ",\n  ".join(runs) + "\n ]"
-        body = ",\n".join(f' "{key}": {value}' for key, value in parts.items())
-        path.write_text(f"{{\n{body}\n}}\n")
-        return path
+    def write(self, name: str, results: dict[str, Any], parts: Sequence[str] = ("all",)) -> Path:
+        """Keep results with what measured them; see `Kept.write`."""
+        return KEPT[name].write(results, parts, self.results / f"{name}.json")
 
 
 def parse_options(description: str | None, sizes: Sequence[str] = ()) -> argparse.Namespace:
@@ -66,15 +56,8 @@ def parse_options(description: str | None, sizes: Sequence[str] = ()) -> argpars
 
 
 def facts() -> dict[str, Any]:
-    """The machine and the day; one thread is used on any machine."""
-    return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
-        "threads": 1,
-        "python": platform.python_version(),
-        "ondes": ondes.__version__,
-    }
+    """The machine; one thread is used on any machine."""
+    return machine() | {"threads": 1}
 
 
 def conditions(settings: dict[str, Any], machine: dict[str, Any]) -> str:
@@ -88,12 +71,5 @@ def conditions(settings: dict[str, Any], machine: dict[str, Any]) -> str:
         f"{'seed' if n_seeds == 1 else 'seeds'}, "
         f"{settings['seconds']:g} processor seconds of learning for each run, scoring not counted; "
         f"backend {machine['backend']}, float32, one thread, "
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['date']}."
+        f"{machine['cpu']}, {machine['cores']} cores."
     )
-
-
-def _cpu_name() -> str:
-    listing = Path("/proc/cpuinfo")
-    lines = listing.read_text().splitlines() if listing.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -1,8 +1,12 @@
-"""The figures: curves of held-out divergence, and maps over the grid of (β, r)."""
+"""The figures: curves of held-out divergence, and maps over the grid of (β, r).
+
+Each is an SVG with one message. Lines are named at their ends, where no legend can cover them, and
+differ in lightness and dashes, so that they can be told apart in grey.
+"""
 
 from __future__ import annotations
 
-import io
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,19 +14,18 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from curves import FIRST_MARK_S, Run, Spread, best_seed
+from curves import FIRST_MARK_S, Run, Spread
 from grid import Grid
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from PIL import Image
 
-DPI = 100
-N_COLOURS = 128
-ROOM = 0.6  # above the start, for the legend
-LOG_TOP = 30
+SIZE = (7.2, 4.4)
+ROOM = 0.25  # above the start
+NAME_APART = 0.052  # of the axis, between the names of two lines
 SHADES = mpl.colormaps["viridis"]
-DEFAULT_COLOUR, UNSTABLE_COLOUR = "#d55e00", "#d55e00"
+DASHES = ("-", (0, (6, 1.5)), (0, (3, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (8, 3)))
+DEFAULT_COLOUR, UNSTABLE_COLOUR = "#c44601", "#c44601"
 SECONDS = "seconds of learning"
 DIVERGENCE = "held-out divergence per bin"
 
@@ -44,10 +47,10 @@ def default_line(runs: Sequence[Run]) -> Line:
 
 def shaded_lines(labelled: Sequence[tuple[str, Sequence[Run]]], **style: Any) -> list[Line]:
     """One shade per line, from dark to light, for series that have an order."""
-    shades = SHADES(np.linspace(0, 0.9, max(len(labelled), 2)))
+    shades = SHADES(np.linspace(0, 0.65, max(len(labelled), 2)))
     return [
-        Line(label, runs, {"color": tuple(shade), "linewidth": 1.4} | style)
-        for (label, runs), shade in zip(labelled, shades, strict=False)
+        Line(label, runs, {"color": tuple(shade), "linewidth": 1.5, "linestyle": dashes} | style)
+        for (label, runs), shade, dashes in zip(labelled, shades, DASHES, strict=False)
     ]
 
 
@@ -66,66 +69,52 @@ def draw_median(axes: Axes, lines: Iterable[Line]) -> None:
         )
 
 
-def draw_best(axes: Axes, lines: Iterable[Line]) -> None:
-    for line in lines:
-        best = Spread.of([best_seed(line.runs)])
-        axes.plot(best.times, _drawable(best.median), label=line.label, **line.style)
-
-
 def _drawable(values: np.ndarray) -> np.ndarray:
     return np.minimum(values, 1e6)  # far above every axis: the line leaves through the top
 
 
-@dataclass(frozen=True)
-class Column:
-    """One comparison; `log` makes room for curves that diverge."""
-
-    name: str
-    lines: Sequence[Line]
-    log: bool = False
-
-
-def draw_curves(title: str, columns: Sequence[Column], range_of: Sequence[Run], path: Path) -> Path:
-    """One column per comparison; above the median with its range, below the best seed."""
-    alone = len(columns) == 1  # then side by side
-    shape, size = ((1, 2), (11.5, 4.8)) if alone else ((2, len(columns)), (13, 7.4))
-    figure = Figure(figsize=size, layout="constrained", dpi=DPI)
-    every = figure.subplots(*shape, sharex=True, squeeze=False)
-    for (above, below), column in zip(every if alone else every.T, columns, strict=True):
-        n_seeds = len(column.lines[0].runs)
-        draw_median(above, column.lines)
-        draw_best(below, column.lines)
-        above.set_title(f"{column.name}\nmedian and range, seeds: {n_seeds}", fontsize=10)
-        below.set_title("the best seed alone, as the paper shows it", fontsize=10)
-        above.legend(fontsize=8, frameon=False, loc="upper right", ncols=2)
-        for axes in (above, below):
-            _set_axes(axes, column, range_of)
-    for axes in every[-1]:
-        axes.set_xlabel(SECONDS)
-    for axes in every[:, 0]:
-        axes.set_ylabel(DIVERGENCE)
-    figure.suptitle(title, fontsize=12)
-    return _save(figure, path)
-
-
-def _set_axes(axes: Axes, column: Column, range_of: Sequence[Run]) -> None:
+def draw_curves(title: str, lines: Sequence[Line], range_of: Sequence[Run], path: Path) -> Path:
+    """The median of each line's seeds, with their range."""
+    figure = Figure(figsize=SIZE, layout="constrained")
+    axes = figure.add_subplot()
+    draw_median(axes, lines)
     lowest = min(float(run.curve.min()) for run in range_of)
     start = max(float(run.curve[0]) for run in range_of)
     axes.set_xscale("log")
-    axes.set_xlim(left=FIRST_MARK_S)
-    if column.log:
-        axes.set_yscale("log")
-        axes.set_ylim(0.9 * lowest, LOG_TOP)
-    else:
-        axes.set_ylim(lowest - 0.06 * (start - lowest), start + ROOM * (start - lowest))
+    axes.set_xlim(FIRST_MARK_S, max(run.seconds[-1] for line in lines for run in line.runs))
+    axes.set_ylim(lowest - 0.06 * (start - lowest), start + ROOM * (start - lowest))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel(SECONDS)
+    axes.set_ylabel(DIVERGENCE)
+    _name_lines(axes, lines)
+    figure.suptitle(_wrapped(title), fontsize=11)
+    return _save(figure, path)
+
+
+def _name_lines(axes: Axes, lines: Sequence[Line]) -> None:
+    """The name of each line at its right end, those that end close to each other moved apart."""
+    low, high = axes.get_ylim()
+    ends = [np.clip((Spread.of(line.runs).end - low) / (high - low), 0, 1) for line in lines]
+    order = np.argsort(ends)
+    places = np.array(ends)[order]
+    for upper in range(1, len(places)):
+        places[upper] = max(places[upper], places[upper - 1] + NAME_APART)
+    places -= max(0.0, places[-1] - 1)
+    for which, place in zip(order, places, strict=True):
+        line = lines[which]
+        axes.annotate(
+            line.label, (1, ends[which]), (1.06, place), xycoords="axes fraction",
+            color=line.style["color"], fontsize=9, va="center", annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": line.style["color"], "linewidth": 0.7,
+                        "shrinkA": 1, "shrinkB": 0, "relpos": (0, 0.5)},
+        )  # fmt: skip
 
 
 def draw_maps(grid: Grid, title: str, path: Path) -> Path:
     """Where every (β, r) ends, and how much sooner than batch it reaches batch's level."""
-    figure = Figure(figsize=(11.5, 4.4), layout="constrained", dpi=DPI)
-    left, right = figure.subplots(1, 2)
+    figure = Figure(figsize=(7.2, 7.6), layout="constrained")
+    left, right = figure.subplots(2, 1)
     ends = np.array([[grid.end(beta, r) for beta in grid.betas] for r in grid.rs])
     faster = np.array(
         [[grid.times_faster(grid.cell(beta, r)) for beta in grid.betas] for r in grid.rs]
@@ -147,7 +136,7 @@ def draw_maps(grid: Grid, title: str, path: Path) -> Path:
         f"batch 1 ×, the default {_times(grid.times_faster(grid.default))}",
         fontsize=10,
     )
-    figure.suptitle(title, fontsize=12)
+    figure.suptitle(_wrapped(title), fontsize=11)
     return _save(figure, path)
 
 
@@ -169,9 +158,13 @@ def _draw_map(
                 )
     axes.set_xticks(range(len(grid.betas)), [grid.beta_name(beta) for beta in grid.betas])
     axes.set_yticks(range(len(grid.rs)), [f"{r:g}" for r in grid.rs])
-    axes.set_xlabel("β, frames a mini-batch")
+    axes.set_xlabel("β, frames per update")
     axes.set_ylabel("r, what is left of the past after a pass")
     axes.spines[:].set_visible(False)
+
+
+def _wrapped(title: str) -> str:
+    return textwrap.fill(title, 86)
 
 
 def _short(value: float) -> str:
@@ -183,10 +176,7 @@ def _times(value: float) -> str:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    """As a palette picture, which is a third of the size: these have few colours."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    whole = io.BytesIO()
-    figure.savefig(whole, format="png")
-    picture = Image.open(whole).convert("RGB")
-    picture.quantize(N_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    with mpl.rc_context({"svg.hashsalt": path.stem}):
+        figure.savefig(path, metadata={"Date": None})
     return path

@@ -1,7 +1,8 @@
 """The recordings of every experiment and benchmark, and how they become frames.
 
 They come from Debian packages, unpacked under one folder; `experiments/fetch_audio.sh` does that.
-Nothing of them is kept in this repository.
+Nothing of them is kept in this repository. The experiments of the paper take any other folder or
+recording as well.
 """
 
 from __future__ import annotations
@@ -11,13 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ondes.signal.audio_settings import AudioSettings
-from ondes.signal.batches import frame_batches
-from ondes.signal.frame_reader import FrameBuffer
-from ondes.signal.recordings import probe, read
-from ondes.signal.segment_reader import RecordingReader
-from ondes.signal.silence import is_active, loudest_of
-from ondes.signal.stft import Stft
+import ondes
+from ondes.signal.recordings import find_recordings, probe
 
 WESNOTH = "usr/share/games/wesnoth/1.16/data/core/music"
 RUSSIAN = "usr/share/festival/voices/russian/msu_ru_nsh_clunits/wav"
@@ -36,19 +32,31 @@ EXCERPT = "weight_of_revenge"  # the paper's 30 seconds and 4 minutes
 
 @dataclass(frozen=True)
 class Frontend:
-    """How recordings become frames. The paper says 512 and 256; about 11 kHz fits its counts."""
+    """How recordings become frames: mono, as in the paper.
+
+    The paper says 512 and 256; about 11 kHz fits its counts. Bins that the resampler has touched
+    are left out.
+    """
 
     sr: int = 11025
     n_fft: int = 512
     top_db: float = 60.0  # frames so far below the loudest of their recording are silent
 
     @property
-    def stft(self) -> Stft:
-        return Stft(self.n_fft)
+    def hop_length(self) -> int:
+        return self.n_fft // 2
 
-    @property
-    def audio(self) -> AudioSettings:
-        return AudioSettings(self.sr, self.stft, self.top_db)
+    def frames(self, path: Path, start_s: float = 0.0, end_s: float | None = None) -> np.ndarray:
+        """Power of a recording between two times, float32, silent frames left out."""
+        whole, _ = ondes.read(path, self.sr)
+        mono = whole.mean(axis=1) if whole.ndim == 2 else whole
+        end = None if end_s is None else round(end_s * self.sr)
+        stft = ondes.Stft(self.n_fft, self.hop_length)
+        power = stft.power(mono[round(start_s * self.sr) : end])
+        power = power[:, : ondes.AudioSettings(self.sr, stft, fmax=0.45 * self.sr).n_bins]
+        energies = power.sum(axis=1)
+        loudest = energies.max(initial=0)
+        return power[(energies > 0) & (energies >= loudest * 10 ** (-self.top_db / 10))]
 
 
 @dataclass(frozen=True)
@@ -56,14 +64,25 @@ class Recordings:
     root: Path
 
     def __post_init__(self) -> None:
-        if not (self.root / WESNOTH).is_dir():
+        if not self.root.exists():
             raise SystemExit(
                 f"There are no recordings under {self.root}: run experiments/fetch_audio.sh, or "
-                "give AUDIO=folder, where the packages are unpacked."
+                "give AUDIO= a recording, a folder of recordings, or where packages are unpacked."
             )
 
+    @property
+    def is_known(self) -> bool:
+        """Whether these are the packages of `fetch_audio.sh`."""
+        return (self.root / WESNOTH).is_dir()
+
     def music(self, held_out: bool) -> list[Path]:
-        """99 minutes of orchestral and folk music in 27 tracks; 26 minutes in 7 held out."""
+        """99 minutes of orchestral and folk music in 27 tracks; 26 minutes in 7 held out.
+
+        Of other recordings every fifth is held out.
+        """
+        if not self.is_known:
+            paths = sorted(map(Path, map(str, find_recordings(self.root))))
+            return [path for number, path in enumerate(paths) if (number % 5 == 4) == held_out]
         tracks = sorted((self.root / WESNOTH).glob("*.ogg"))
         return [
             track
@@ -89,31 +108,22 @@ class Recordings:
 
     @property
     def excerpt(self) -> Path:
-        return self.root / WESNOTH / f"{EXCERPT}.ogg"
+        """The track of the paper's 30 seconds and 4 minutes: of other recordings the longest."""
+        if self.is_known:
+            return self.root / WESNOTH / f"{EXCERPT}.ogg"
+        return max(self.music(False), key=lambda path: probe(path).seconds or 0)
 
 
 def shuffled_frames(
     paths: list[Path], frontend: Frontend, n_frames: int | None = None, seed: int = 0
 ) -> np.ndarray:
     """Frames of all recordings in one random order, float32; the first `n_frames` of them."""
-    frames = np.concatenate(list(frame_batches(paths, frontend.audio, 1000)))
+    frames = np.concatenate([frontend.frames(path) for path in paths])
     return frames[np.random.default_rng(seed).permutation(len(frames))[:n_frames]]
-
-
-def frames_between(path: Path, start_s: float, end_s: float, frontend: Frontend) -> np.ndarray:
-    """Frames of one recording between two times, in their order, silent ones left out."""
-    first, end = (
-        round(second * frontend.sr / frontend.stft.hop_length) for second in (start_s, end_s)
-    )
-    reader = RecordingReader(path, frontend.audio, first=first)
-    frames = FrameBuffer(frontend.stft, end - first).add(reader.take(end - first))
-    reader.close()
-    energies = frames.sum(axis=1)
-    return frames[is_active(energies, 0, loudest_of(energies, 0), frontend.top_db)]
 
 
 def samples(path: Path, sr: int, seconds: float | None = None) -> np.ndarray:
     """A recording as one array of shape (n,), the mean of its channels."""
-    whole, _ = read(path, sr)
+    whole, _ = ondes.read(path, sr)
     whole = whole.mean(axis=1) if whole.ndim == 2 else whole
     return whole if seconds is None else whole[: round(seconds * sr)]

@@ -18,8 +18,8 @@ SETTINGS = Settings(
     start_s=60,
     end_s=90,
     n_components=16,
-    seconds=1.2,
-    seeds=(0, 1, 2),
+    seconds=3.0,
+    seeds=(0, 1, 2, 3, 4),
     betas=(1, 10, 100, 1000, None),  # None: all N frames
     rs=(0.0, 0.25, 0.5, 0.7, 0.9, 1.0),
 )

@@ -9,23 +9,18 @@ docs/algorithm.md from it (`--table-only` does only that).
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from outputs import KEPT
 
 import ondes
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.batches import frame_batches
 from ondes.signal.recordings import find_recordings
 from ondes.signal.stft import Stft
-
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "why_the_default.json"
-PAGE = HERE.parent / "docs" / "algorithm.md"
-BEGIN, END = "<!-- why-the-default: begin -->", "<!-- why-the-default: end -->"
 
 
 @dataclass(frozen=True)
@@ -125,19 +120,10 @@ def table(results: dict[str, object]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", help="a folder of recordings")
-    parser.add_argument("--table-only", action="store_true", help="rewrite the page from the JSON")
-    arguments = parser.parse_args()
-    if not arguments.table_only:
-        if arguments.folder is None:
-            parser.error("give a folder of recordings, or --table-only")
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(race(arguments.folder, Settings()), indent=1) + "\n")
-    results = json.loads(RESULTS.read_text())
-    page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{after}")
+    parser.add_argument("folder", type=Path, help="a folder of recordings")
+    results = race(parser.parse_args().folder, Settings())
+    KEPT["why_the_default"].write(results)
+    print(table(results))
 
 
 if __name__ == "__main__":

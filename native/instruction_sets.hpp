@@ -53,4 +53,9 @@ template <class T> const Kernel<T>& find_kernel(const std::string& isa, Loss los
     else return kernels.twice[int(loss)];
 }
 
+template <class T> const SparseKernel<T>& find_sparse_kernel(const std::string& isa) {
+    if constexpr (sizeof(T) == 4) return find_kernels(isa).sparse_single;
+    else return find_kernels(isa).sparse_twice;
+}
+
 }  // namespace ondes

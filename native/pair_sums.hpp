@@ -29,10 +29,10 @@ class PairSummation {
             size_t vectors = 0;
             for (size_t signal = 0; signal < stride_; signal += vectors * LANE) {
                 vectors = vectors_from(signal);
-                with_vectors(vectors, [&](auto count) {
+                with_vectors<VECTORS>(vectors, [&](auto count) {
                     constexpr size_t V = decltype(count)::value;
                     pack<V>(signal, first, n);
-                    by_rows(pairs_.n_rows, [&](size_t row, auto rows) {
+                    by_rows<ROWS_OF<V>>(pairs_.n_rows, [&](size_t row, auto rows) {
                         add_product<decltype(rows)::value, V>(
                             products_ + row * depth_, depth_, shapes_, V * LANE,
                             n * pairs_.n_distances, sums_ + row * stride_ + signal, stride_,

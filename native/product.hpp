@@ -8,7 +8,10 @@
 namespace ondes::ONDES_ISA {
 
 constexpr size_t ROWS = 4;                           // of a register block
-constexpr size_t VECTORS = REGISTERS == 32 ? 4 : 3;  // of a register block, and of a tile
+constexpr size_t VECTORS = REGISTERS == 32 ? 4 : 3;  // of a register block, and of a wide tile
+
+// Of a block of V vectors: a sum takes four cycles, so that eight are under way at once.
+template <size_t V> constexpr size_t ROWS_OF = V == 1 ? 2 * ROWS : ROWS;
 
 // Divisions run beside sums: of a block's vectors some are divided as soon as they are summed, the
 // others beside the next product, so many rows ahead of it.
@@ -16,23 +19,30 @@ constexpr size_t DIRECT = VECTORS / 2, AHEAD = 2;
 
 template <size_t N> using Count = std::integral_constant<size_t, N>;
 
-// body(first row, number of rows) over blocks of `n` rows.
-template <class Body> inline void by_rows(size_t n, Body body) {
-    static_assert(ROWS == 4);
+// body(first row, number of rows) over `n` rows, in blocks of MOST and then fewer.
+template <size_t MOST, class Body> inline void by_rows(size_t n, Body body) {
+    static_assert(ROWS == 4 && (MOST == ROWS || MOST == 2 * ROWS));
     size_t row = 0;
-    for (; row + ROWS <= n; row += ROWS) body(row, Count<ROWS>{});
+    for (; row + MOST <= n; row += MOST) body(row, Count<MOST>{});
+    if (row + ROWS <= n) {
+        body(row, Count<ROWS>{});
+        row += ROWS;
+    }
     if (n - row == 3) body(row, Count<3>{});
     if (n - row == 2) body(row, Count<2>{});
     if (n - row == 1) body(row, Count<1>{});
 }
 
-// body(number of vectors), as a number that the compiler knows.
-template <class Body> inline void with_vectors(size_t n, Body body) {
-    static_assert(VECTORS == 3 || VECTORS == 4);
-    if (n == 1) return body(Count<1>{});
-    if (n == 2) return body(Count<2>{});
-    if (n == 3) return body(Count<3>{});
-    if constexpr (VECTORS == 4) return body(Count<4>{});
+// How many of `n` rows the first of these blocks has.
+template <size_t V> inline size_t first_rows(size_t n) {
+    return n >= ROWS_OF<V> ? ROWS_OF<V> : n < ROWS ? n : ROWS;
+}
+
+// body(number of vectors), as a number that the compiler knows, from 1 to MOST.
+template <size_t MOST, class Body> inline void with_vectors(size_t n, Body body) {
+    if constexpr (MOST > 1)
+        if (n < MOST) return with_vectors<MOST - 1>(n, body);
+    body(Count<MOST>{});
 }
 
 constexpr auto nothing = [](size_t) {};

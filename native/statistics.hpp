@@ -1,5 +1,5 @@
 // The statistics of solved frames: a and b of Algorithm 1. They are sums over frames, so here bins
-// lie in the SIMD lanes.
+// lie in the SIMD lanes, and threads share the bins: nothing is added up among them.
 #pragma once
 
 #include <algorithm>
@@ -22,21 +22,48 @@ template <class T, Loss LOSS> class Summation {
         return Summation(problem, Frames<T>{}, nullptr).n_workspace;
     }
 
-    // Adds to `sums`, by the activations that are in `frames`.
-    void accumulate(size_t first, size_t last, ChunkSums<T>& sums) {
-        const size_t n_vectors = p.row_stride / L;
-        const size_t n_panels = (n_vectors + VECTORS - 1) / VECTORS;
-        for (size_t row = first; row < last; row += N) {
-            const size_t n = last - row < N ? last - row : N;
-            load_rows(row, n);
-            for (size_t i = 0; i < n_panels; ++i) {  // as even as can be
-                const size_t begin = n_vectors * i / n_panels;
-                const size_t end = n_vectors * (i + 1) / n_panels;
-                with_vectors(end - begin, [&](auto v) { accumulate_panel<v>(begin * L, n, sums); });
+    static size_t n_panels(const Problem<T>& problem) {
+        return (problem.row_stride / L + VECTORS - 1) / VECTORS;
+    }
+
+    void add_panels(const Chunks<T>& chunks, size_t first, size_t last, const Totals& totals) {
+        const size_t begin = first_bin(first), end = first_bin(last);
+        each_chunk(chunks, [&](size_t from, size_t to) {
+            for (size_t k = 0; k < p.n_components; ++k) {
+                std::fill_n(chunks.weighted + k * p.row_stride + begin, end - begin, T(0));
+                if (IS) std::fill_n(chunks.inverse + k * p.row_stride + begin, end - begin, T(0));
             }
-            if (p.penalty != Penalty::none) accumulate_penalty_gradient(n, sums);
-            if constexpr (!IS) accumulate_activations(n, sums);
-        }
+            each_tile(from, to, [&](size_t row, size_t n) {
+                load_rows(row, n);
+                for (size_t i = first; i < last; ++i) {
+                    double* const each = chunks.divergences + (row / N * chunks.n_panels + i) * L;
+                    with_vectors<VECTORS>((first_bin(i + 1) - first_bin(i)) / L, [&](auto v) {
+                        add_panel<v>(first_bin(i), n, chunks, each);
+                    });
+                }
+            });
+            add_chunk(chunks, begin, std::min(end, p.n_bins), totals);
+        });
+    }
+
+    // What is no sum for each bin; threads do not share it.
+    void add_rest(const Chunks<T>& chunks, const Totals& totals) {
+        const bool penalised = p.penalty != Penalty::none;
+        if (IS && !penalised) return;
+        double *const slope = chunks.rest, *const activation = slope + p.n_components;
+        each_chunk(chunks, [&](size_t from, size_t to) {
+            std::fill_n(chunks.rest, 2 * p.n_components, 0.0);
+            each_tile(from, to, [&](size_t row, size_t n) {
+                if (!IS) add_activations(row, n, activation);
+                if (!penalised) return;
+                load_rows(row, n);
+                add_penalty_gradient(n, slope);
+            });
+            for (size_t k = 0; k < p.n_components; ++k) {
+                totals.penalty_gradient[k] += slope[k];
+                if (!IS) totals.inverse[k] += activation[k];
+            }
+        });
     }
 
   private:
@@ -72,6 +99,20 @@ template <class T, Loss LOSS> class Summation {
         slopes = take(p.n_groups);
     }
 
+    // As even as can be.
+    size_t first_bin(size_t panel) const {
+        return p.row_stride / L * panel / n_panels(p) * L;
+    }
+
+    template <class Body> static void each_chunk(const Chunks<T>& chunks, Body body) {
+        for (size_t first = 0; first < chunks.n_frames; first += chunks.length)
+            body(first, std::min(first + chunks.length, chunks.n_frames));
+    }
+
+    template <class Body> static void each_tile(size_t first, size_t last, Body body) {
+        for (; first < last; first += N) body(first, std::min(last - first, N));
+    }
+
     void load_rows(size_t first, size_t n) {
         const size_t n_components = p.n_components, n_rows = p.n_rows, whole = p.n_bins / L * L;
         const T* const h = frames.activations + first * n_components;
@@ -88,7 +129,7 @@ template <class T, Loss LOSS> class Summation {
     }
 
     template <size_t V>
-    [[gnu::flatten]] void accumulate_panel(size_t bin, size_t n, ChunkSums<T>& sums) {
+    [[gnu::flatten]] void add_panel(size_t bin, size_t n, const Chunks<T>& sums, double* each) {
         const bool is_whole = bin + V * L <= p.n_bins;
         const auto target = [&](size_t i, size_t v) {
             const bool in_rest = v == V - 1 && !is_whole;
@@ -102,7 +143,7 @@ template <class T, Loss LOSS> class Summation {
             weigh<LOSS>(value, model, inverse + i * N + v * L, weighted + i * N + v * L);
             if constexpr (!IS) excess += model - value;
         };
-        by_rows(n, [&](size_t row, auto rows) {
+        by_rows<ROWS_OF<V>>(n, [&](size_t row, auto rows) {
             product<rows, V>(
                 by_frame + row * p.n_rows, p.n_rows, p.rows + bin, p.row_stride, p.n_rows,
                 [&](size_t, size_t) { return all(p.floor); },
@@ -121,18 +162,17 @@ template <class T, Loss LOSS> class Summation {
                                  p.row_stride, beside);
         };
         const auto add = [&](const T* x, T* to, size_t first) {
-            by_rows(p.n_components - first, [&](size_t row, auto rows) {
+            by_rows<ROWS_OF<V>>(p.n_components - first, [&](size_t row, auto rows) {
                 add_rows(x, to, first + row, rows, nothing);
             });
         };
         for (size_t i = 0; i < AHEAD; ++i) divide_row(i);
-        const size_t first = p.n_components < ROWS ? p.n_components : ROWS;
-        by_rows(first, [&](size_t, auto rows) {
+        const size_t first = first_rows<V>(p.n_components);
+        by_rows<ROWS_OF<V>>(first, [&](size_t, auto rows) {
             add_rows(weighted, sums.weighted, 0, rows, [&](size_t i) { divide_row(i + AHEAD); });
         });
         add(weighted, sums.weighted, first);
         if constexpr (IS) add(inverse, sums.inverse, 0);
-        double each[L] = {};
         for (size_t i = 0; i < L; ++i) each[i] = excess[i];
         for (size_t v = 0; v < V; ++v) {
             Divergence<T, LOSS> divergence;
@@ -140,17 +180,16 @@ template <class T, Loss LOSS> class Summation {
             for (size_t i = 0; i < n; ++i) divergence.add(target(i, v), at(x + i * N));
             divergence.finish(each, n);
         }
-        for (size_t i = 0; i < L; ++i) sums.divergence += each[i];
     }
 
     // For KL Σ h y^(β−1) is Σ h, the same in all bins.
-    void accumulate_activations(size_t n, ChunkSums<T>& sums) {
-        for (size_t i = 0; i < n; ++i)
-            for (size_t k = 0; k < p.n_components; ++k)
-                sums.activations[k] += double(by_frame[i * p.n_rows + k]);
+    void add_activations(size_t first, size_t n, double* sums) const {
+        const T* h = frames.activations + first * p.n_components;
+        for (size_t i = 0; i < n; ++i, h += p.n_components)
+            for (size_t k = 0; k < p.n_components; ++k) sums[k] += double(h[k]);
     }
 
-    void accumulate_penalty_gradient(size_t n, ChunkSums<T>& sums) {
+    void add_penalty_gradient(size_t n, double* sums) {
         alignas(VECTOR_BYTES) T value[N];
         // Lanes without a frame are computed all the same: let them be harmless.
         for (size_t k = 0; k < p.n_components; ++k)
@@ -158,24 +197,18 @@ template <class T, Loss LOSS> class Summation {
         penalise<VECTORS, N>(p, point, slopes, value);
         for (size_t k = 0; k < p.n_components; ++k)
             for (size_t i = 0; i < n; ++i)
-                sums.penalty_gradient[k] += double(slopes[p.groups[k] * N + i] * point[k * N + i]);
+                sums[k] += double(slopes[p.groups[k] * N + i] * point[k * N + i]);
+    }
+
+    void add_chunk(const Chunks<T>& chunks, size_t begin, size_t end, const Totals& totals) const {
+        const auto add = [&](const T* chunk, double* total) {
+            for (size_t k = 0; k < p.n_components; ++k)
+                for (size_t bin = begin; bin < end; ++bin)
+                    total[k * p.n_bins + bin] += double(chunk[k * p.row_stride + bin]);
+        };
+        add(chunks.weighted, totals.weighted);
+        if constexpr (IS) add(chunks.inverse, totals.inverse);
     }
 };
-
-template <class T, Loss LOSS>
-void add_sums(const Problem<T>& p, const ChunkSums<T>& sums, const Totals& totals) {
-    for (size_t k = 0; k < p.n_components; ++k) {
-        double* const weighted = totals.weighted + k * p.n_bins;
-        double* const inverse = totals.inverse + k * p.n_bins;
-        for (size_t bin = 0; bin < p.n_bins; ++bin)
-            weighted[bin] += double(sums.weighted[k * p.row_stride + bin]);
-        for (size_t bin = 0; bin < p.n_bins; ++bin)
-            inverse[bin] += LOSS == Loss::itakura_saito
-                                ? double(sums.inverse[k * p.row_stride + bin])
-                                : sums.activations[k];
-        totals.penalty_gradient[k] += sums.penalty_gradient[k];
-    }
-    *totals.divergence += sums.divergence;
-}
 
 }  // namespace ondes::ONDES_ISA

@@ -1,5 +1,5 @@
 // Threads that wait for work. One pool a process: made at first use, made anew in a forked child
-// (where the parent's threads do not exist), joined at exit.
+// (where the parent's threads do not exist), joined at exit, unless a daemon thread has work there.
 //
 // Whoever waits looks around for a moment before going to sleep: mini-batches come every half a
 // millisecond, and to be woken takes as long as to solve one. Meanwhile it yields its core.
@@ -73,6 +73,7 @@ class ThreadPool {
     std::list<Job*> jobs_;
     std::atomic<std::size_t> n_posted_{0};
     std::vector<std::thread> workers_;
+    std::size_t n_busy_ = 0;
     std::atomic<bool> stopping_{false};
 
     void add_workers(std::size_t n) {
@@ -101,9 +102,11 @@ class ThreadPool {
             const std::size_t index = job.next++;
             if (job.next == job.n) jobs_.pop_front();
             ++job.n_running;
+            ++n_busy_;
             lock.unlock();
             job.body(index);
             lock.lock();
+            --n_busy_;
             if (--job.n_running == 0) idle_.notify_all();
         }
     }
@@ -111,9 +114,10 @@ class ThreadPool {
     void stop() {
         std::unique_lock lock(mutex_);
         stopping_ = true;
+        const bool is_idle = n_busy_ == 0;
         lock.unlock();
         wake_.notify_all();
-        for (std::thread& worker : workers_) worker.join();
+        for (std::thread& worker : workers_) is_idle ? worker.join() : worker.detach();
     }
 };
 

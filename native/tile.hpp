@@ -2,8 +2,9 @@
 //
 // W is the dictionary, h the activations of a frame, y = hW + background + ε its model; the
 // divergence is Itakura-Saito's (IS) or Kullback-Leibler's (KL). A tile is as many frames as fill
-// a register block. While solving, frames lie in the SIMD lanes: a lane's
-// arithmetic never sees its neighbours, so a frame's answer cannot depend on the tile it is in.
+// WIDTH vectors: a register block, or one vector where there are more threads than such blocks.
+// While solving, frames lie in the SIMD lanes: a lane's arithmetic never sees its neighbours, so a
+// frame's answer cannot depend on the tile it is in.
 #pragma once
 
 #include <algorithm>
@@ -17,10 +18,10 @@
 
 namespace ondes::ONDES_ISA {
 
-template <class T, Loss LOSS> class Tile {
+template <class T, Loss LOSS, size_t WIDTH> class Tile {
   public:
     static constexpr size_t L = LANES<T>;
-    static constexpr size_t N = VECTORS * L;  // frames
+    static constexpr size_t N = WIDTH * L;  // frames
     // Bins whose 1/y and v/y² wait in cache. Each block reads and writes all activations, so it is
     // long; the cost is flushed after each, and its mantissas would overflow after 128 bins.
     template <bool WITH_COST> static constexpr size_t BLOCK = WITH_COST ? 96 : 260;
@@ -44,7 +45,7 @@ template <class T, Loss LOSS> class Tile {
         n_vectors = (std::min(end - next, N) + L - 1) / L;
         take_first();
         while (n_alive > 0) {
-            with_vectors(n_vectors, [&](auto vectors) {
+            with_vectors<WIDTH>(n_vectors, [&](auto vectors) {
                 if (p.n_momentum > 0) {
                     step<vectors, true>();
                     extrapolate<vectors>();
@@ -261,7 +262,7 @@ template <class T, Loss LOSS> class Tile {
             const T* const columns = p.columns + bin * p.n_rows + k;
             const size_t depth = p.n_rows - k < DEPTH ? p.n_rows - k : DEPTH;
             const bool is_last = k + depth == p.n_rows;
-            by_rows(n, [&](size_t row, auto rows) {
+            by_rows<ROWS_OF<V>>(n, [&](size_t row, auto rows) {
                 product<rows, V>(
                     columns + row * p.n_rows, p.n_rows, point + k * N, N, depth,
                     [&](size_t r, size_t v) {
@@ -301,7 +302,7 @@ template <class T, Loss LOSS> class Tile {
         };
         size_t vector = 0;
         const auto add = [&](const T* x, T* sums, size_t first) {
-            by_rows(p.n_components - first, [&](size_t row, auto rows) {
+            by_rows<ROWS_OF<V>>(p.n_components - first, [&](size_t row, auto rows) {
                 if (WITH_COST && REGISTERS == 32 && vector < V) {
                     const size_t v = vector++;
                     Cost sum = cost[v];  // a copy stays in registers
@@ -316,8 +317,8 @@ template <class T, Loss LOSS> class Tile {
         const auto divide_ahead = [&](size_t j) {
             if (j + AHEAD < n) divide(j + AHEAD);
         };
-        const size_t first = p.n_components < ROWS ? p.n_components : ROWS;
-        by_rows(first, [&](size_t, auto rows) {
+        const size_t first = first_rows<V>(p.n_components);
+        by_rows<ROWS_OF<V>>(first, [&](size_t, auto rows) {
             add_rows(weighted, numerator, 0, rows, divide_ahead);
         });
         add(weighted, numerator, first);
@@ -341,7 +342,8 @@ template <class T, Loss LOSS> class Tile {
                 if (p.penalty != Penalty::none) below += at(slopes + p.groups[k] * N + v * L);
                 const Vec<T> above = at(numerator + i), h = at(point + i);
                 sum += h * magnitude(above - below);
-                at(numerator + i) = larger(h * raise(above / below), all(p.activation_floor));
+                const Vec<T> step = larger(h * raise(above / below), all(p.activation_floor));
+                at(numerator + i) = smaller(step, all(p.activation_ceiling));
             }
             at(residual + v * L) = sum / T(p.n_bins);
         }

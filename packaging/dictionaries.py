@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import ondes
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 from ondes.signal.audio_writer import write_audio
 
 SHELF = Path(__file__).parents[1] / "build" / "dictionaries"
@@ -112,7 +112,7 @@ def learn(entry: Entry, files: list[str], n_passes: int) -> None:
 
 
 def learn_made() -> None:
-    """Drums against what has a pitch, from sound that `ondes.scene` makes: free of any claim."""
+    """Drums against what has a pitch, from what `ondes.demo_scene` makes: free of any claim."""
     for name in MADE:
         path = SHELF / f"{name}.ondes"
         if path.exists():
@@ -125,7 +125,7 @@ def learn_made() -> None:
                 write_audio(Path(folder, f"{seed}.wav"), [parts[name]], scene.sr)
             dictionary = ondes.learn(folder, 48, sr=22050, n_fft=2048, n_jobs=-1)
         dictionary.save(path)
-        about = f"Ten minutes made by ondes.scene.make_scene, seeds 0 to {N_TUNES - 1}.\n"
+        about = f"Ten minutes made by ondes.demo_scene.make_scene, seeds 0 to {N_TUNES - 1}.\n"
         write_text(path, f"{about}Licence: BSD 3-Clause, as ondes itself.\n", dictionary)
 
 

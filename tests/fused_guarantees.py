@@ -11,8 +11,8 @@ from conftest import make_case, solvers
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from ondes.nmf.backends import PRECISIONS, fused, native, reference, tiles
-from ondes.nmf.backends.tiles import Tile
+from ondes.nmf.backends import PRECISIONS, fused, native, reference
+from ondes.nmf.backends.fused import Tile
 from ondes.nmf.dictionary_update import update
 from ondes.nmf.divergence import BetaDivergence
 from ondes.nmf.penalties import L1, GroupLog
@@ -21,14 +21,6 @@ from ondes.nmf.statistics import Statistics
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 on_a_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="the interpreter rounds no product")
-ON_HOPPER = (
-    DEVICE == "cuda"
-    and fused.fused_hopper is not None
-    and fused.fused_hopper.supports(
-        Problem(np.ones((1, 1)), 1e-8, Solver()), torch.cuda.get_device_capability()
-    )
-)
-on_hopper = pytest.mark.skipif(not ON_HOPPER, reason="it needs a Hopper GPU and Gluon")
 SHARED_MEMORY = 227 * 1024  # of one multiprocessor of an H200
 KULLBACK_LEIBLER = BetaDivergence(1.0)
 TILES = [Tile(16, 16, 2, 1), Tile(32, 32, 4, 1, parked=True), Tile(64, 16, 4, 2, stages=2)]
@@ -248,26 +240,12 @@ def test_there_is_a_tile_for_every_precision_and_size():
     for n_components in range(1, fused.MAX_COMPONENTS + 1):
         for precision in PRECISIONS:
             for n_frames, n_bins in ((1, 1), (128, 257), (10**6, 257), (10**6, 4097)):
-                tile = tiles.choose(n_frames, n_bins, n_components, precision, 132)
+                tile = fused.choose(n_frames, n_bins, n_components, precision, 132)
                 assert tile.frames >= 16
-                assert 32 * tile.warps * tile.per_processor * tile.registers <= tiles.REGISTERS
+                assert 32 * tile.warps * tile.per_processor * tile.registers <= fused.REGISTERS
                 assert tile.tail(n_bins) <= tile.bins
-                blocks = 2 * 4 * tile.bins * tiles.padded(n_components) * max(1, tile.stages - 1)
+                blocks = 2 * 4 * tile.bins * fused.padded(n_components) * max(1, tile.stages - 1)
                 assert tile.per_processor * blocks <= SHARED_MEMORY
-
-
-def test_the_shared_memory_of_a_hopper_gpu_suffices():
-    for n_components in (65, 128, 129, 256):
-        tile = tiles.choose_for_hopper(10**6, 257, n_components, 132)
-        blocks = 4 * tile.bins * (tiles.padded(n_components) + tile.frames)
-        assert 4 * (tile.frames * tiles.padded(n_components) + blocks) <= SHARED_MEMORY
-    for n_components in (1, 16, 17, 32):
-        tile = tiles.choose_for_hopper(10**6, 257, n_components, 132)
-        rows = 2 * tiles.padded(n_components) + tile.frames
-        for n_bins in range(1, 258):
-            assert 4 * rows * (tile.padded_bins(n_bins) // tile.bins * tile.bins) <= SHARED_MEMORY
-    for shape in ((10**6, 257, 64), (10**6, 258, 32), (1000, 257, 256), (1000, 257, 32)):
-        assert tiles.choose_for_hopper(*shape, 132) is None
 
 
 # ---- The bounds that the module states, on a GPU ----
@@ -299,36 +277,3 @@ def test_each_precision_keeps_its_bounds(precision, extreme, n_frames, n_bins, n
     own, best = case.objective(found).sum(), case.objective(expected).sum()
     assert own / best == pytest.approx(1, abs=divergence)
     assert sums.divergence / (own * n_bins) == pytest.approx(1, abs=returned)
-
-
-@on_hopper
-@pytest.mark.parametrize(
-    ("n_bins", "n_components", "options"),
-    [
-        (257, 32, {"extreme": True}),
-        (200, 20, {"with_background": True}),
-        (33, 16, {"with_start": True}),
-        (65, 7, {"solver": Solver(max_steps=7, exponent=0.7)}),
-        (97, 32, {"solver": Solver(exponent=0.5, momentum=(0.0, 0.5)), "with_background": True}),
-        (257, 256, {"extreme": True}),
-        (200, 200, {"with_background": True}),
-        (33, 128, {"with_start": True}),
-        (300, 70, {"solver": Solver(max_steps=7, exponent=0.7)}),
-        (97, 256, {"solver": Solver(exponent=0.5, momentum=(0.0, 0.5)), "with_background": True}),
-    ],
-)
-def test_the_kernels_for_hopper_are_as_the_reference(n_bins, n_components, options):
-    case = make_case(300, n_bins, n_components, np.float32, floor=1e-12, **options)
-    tile = tiles.choose_for_hopper(10**6, n_bins, n_components, 132)
-    expected = reference.encode(case.in_float64, case.problem, case.start)
-    found, sums = solve(case, "tf32", tile)
-    largest = expected.max(axis=1, keepdims=True)
-    furthest = np.max(np.abs(found - expected) / largest, axis=1)
-    activations, divergence, returned = BOUNDS["tf32"]
-    assert np.quantile(furthest, 0.99) < activations[options.get("extreme", False)]
-    own, best = case.objective(found).sum(), case.objective(expected).sum()
-    assert own / best == pytest.approx(1, abs=3 * divergence)  # stated for the default solver
-    assert sums.divergence / (own * n_bins) == pytest.approx(1, abs=returned)
-    order = np.random.default_rng(1).permutation(len(found))
-    np.testing.assert_array_equal(solve(case, "tf32", tile, order)[0], found[order])
-    np.testing.assert_array_equal(solve(case, "tf32", tile, order[:7])[0], found[order[:7]])

@@ -45,7 +45,13 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 HEAVY = (
-    *("ondes.cli", "ondes.learning", "ondes.separation", "ondes.model_file", "ondes.dictionary"),
+    *(
+        "ondes.cli",
+        "ondes.learning.learn",
+        "ondes.separation",
+        "ondes.models.model_file",
+        "ondes.models.dictionary",
+    ),
     *("sklearn.utils.validation", "soundfile", "soxr", "rich.progress", "rich.console", "av"),
 )
 

@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 
 import ondes
-from ondes.learning import LearningProgress
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
+from ondes.learning.learn import LearningProgress
 from ondes.signal.audio_writer import write_audio
 
 SR = 22050

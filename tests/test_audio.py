@@ -645,3 +645,21 @@ def test_a_wav_too_long_for_its_header_becomes_rf64(tmp_path):
     write_audio(tmp_path / "a.wav", [noise(10, 1)], SR, n_samples=2**31)
     assert probe(tmp_path / "a.wav").format == "RF64"
     assert np.array_equal(read(tmp_path / "a.wav"), noise(10, 1))
+
+
+def test_g722_in_wav_is_read_where_pyav_is(tmp_path):
+    av = pytest.importorskip("av")
+    tone = (0.3 * np.sin(np.arange(32000) * 0.2) * 2**15).astype(np.int16)
+    with av.open(str(tmp_path / "a.wav"), "w") as container:
+        stream = container.add_stream("g722", rate=16000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(tone[None], format="s16", layout="mono")
+        frame.sample_rate = 16000
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            container.mux(packet)
+    with open_blocks(tmp_path / "a.wav") as blocks:
+        samples = np.concatenate(list(blocks))[:, 0]
+        assert blocks.sr == 16000
+    n = min(len(samples), len(tone)) - 100
+    best = max(np.corrcoef(samples[k : n + k], tone[:n])[0, 1] for k in range(64))
+    assert len(samples) >= len(tone) - 100
+    assert best > 0.99

@@ -20,8 +20,8 @@ from ondes.signal.frame_reader import FramesRead, HostFrameReader
 from ondes.signal.recordings import RawFormat, open_blocks, read
 from ondes.signal.schedule import Schedule
 from ondes.signal.segment_reader import SegmentReader
-from ondes.signal.segments import Recording, survey
 from ondes.signal.stft import Stft
+from ondes.signal.survey import Recording, survey
 
 SR = 8000
 STFT = Stft(64)
@@ -349,8 +349,10 @@ def test_resuming_after_an_unreadable_recording(tmp_path, album):
 
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_leaving_early_stops_the_threads(album, n_threads):
+    names = ("ondes-prefetch", "ondes-read", "ondes-survey")
+
     def ours():
-        return {t.name for t in threading.enumerate() if t.name.startswith("ondes-")}
+        return {t.name for t in threading.enumerate() if t.name.startswith(names)}
 
     iterator = iter(batches_of(album, prefetch=1, n_threads=n_threads, n_passes=1000))
     next(iterator)

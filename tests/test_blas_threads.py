@@ -7,8 +7,8 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 from ondes import AudioSettings, Separator, Stft
+from ondes.models.masks import DictionaryMasks
 from ondes.separation import Sources
-from ondes.separation.dictionary_masks import DictionaryMasks
 
 
 def n_threads() -> set[int]:

@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ondes
-from ondes import AudioSettings, Dictionary, FileError, Stft, archive
-from ondes.history import TrainingHistory
-from ondes.model_file import CLASSES, SavedModel
+from ondes import AudioSettings, Dictionary, FileError, Stft
+from ondes.learning import checkpoint
+from ondes.learning.checkpoint import Checkpoint
+from ondes.models import archive
+from ondes.models.history import TrainingHistory
+from ondes.models.model_file import CLASSES
 from ondes.signal.schedule import Position, Schedule
-from ondes.signal.segments import Recording
-from ondes.training import checkpoint
-from ondes.training.checkpoint import Checkpoint
+from ondes.signal.survey import Recording
 
 N_BINS = 17
 CURVE = np.array([[50.0, 0.1 + 0.2], [120.0, 1 / 3]])
@@ -31,7 +32,7 @@ def learned(hop_length=8, **settings):
     estimator = ondes.OnlineNMF(**parameters).partial_fit(spectrogram(120, N_BINS, 3, seed=5))
     audio = AudioSettings(8000, Stft(2 * (N_BINS - 1), hop_length, "sine"), None)
     history = TrainingHistory(CURVE, ("a b.wav", "d\n.wav"), 2, 1, 120, 4.5, 1 / 3)
-    return SavedModel(estimator, audio, history)
+    return Dictionary(estimator, audio, history)
 
 
 MODEL = learned()
@@ -71,7 +72,7 @@ def test_all_of_a_run_comes_back_exactly(
     assert (again.position, again.settings) == (position, settings)
     assert list(again.failures.items()) == list(failures.items())
     assert (again.before is None) == (before is None)
-    for one, other in ((before, again.before), (MODEL.history, again.model.history)):
+    for one, other in ((before, again.before), (MODEL.history, again.dictionary.history)):
         if one is not None:
             facts = [dict(vars(each), learning_curve=None) for each in (one, other)]
             assert facts[0] == facts[1]
@@ -83,7 +84,7 @@ def test_a_checkpoint_is_a_model_that_continues_bit_for_bit(tmp_path):
     checkpoint.write(tmp_path / "c", kept(model))
     more = spectrogram(110, N_BINS, 3, seed=6)
     expected = model.estimator.partial_fit(more)
-    for again in (ondes.load(tmp_path / "c"), checkpoint.read(tmp_path / "c").model):
+    for again in (ondes.load(tmp_path / "c"), checkpoint.read(tmp_path / "c").dictionary):
         found = again.estimator.partial_fit(more)
         assert found.components_.tobytes() == expected.components_.tobytes()
         assert found.statistics_.numerator.tobytes() == expected.statistics_.numerator.tobytes()
@@ -166,7 +167,7 @@ def test_a_run_made_by_hand_is_refused(tmp_path, name, value):
 
 
 def test_a_model_and_other_files_are_not_checkpoints(tmp_path):
-    Dictionary(*MODEL).save(tmp_path / "model")
+    MODEL.save(tmp_path / "model")
     (tmp_path / "text").write_text("hello")
     for name, reason in {
         "model": "is a model, not a checkpoint; name another file",
@@ -203,7 +204,8 @@ def test_the_run_is_plain_json_in_a_plain_zip(tmp_path):
 def test_a_run_is_the_same_whatever_computes_it(tmp_path, settings, compute):
     checkpoint.write(tmp_path / "c", kept(learned(**settings)))
     again = checkpoint.read(tmp_path / "c")
-    checkpoint.check_same_run(tmp_path / "c", again, learned(**settings, **compute), RUN)
+    now = learned(**settings, **compute), RUN
+    checkpoint.check_same_run(tmp_path / "c", (again.dictionary, again.settings), now)
 
 
 @pytest.mark.parametrize(
@@ -221,8 +223,9 @@ def test_a_run_is_the_same_whatever_computes_it(tmp_path, settings, compute):
 def test_another_setting_is_named(tmp_path, settings, run, change):
     checkpoint.write(tmp_path / "c", kept())
     again = checkpoint.read(tmp_path / "c")
+    before, now = (again.dictionary, again.settings), (learned(**settings), RUN | run)
     with pytest.raises(FileError) as refusal:
-        checkpoint.check_same_run(tmp_path / "c", again, learned(**settings), RUN | run)
+        checkpoint.check_same_run(tmp_path / "c", before, now)
     assert refusal.value.reason == (
         f"belongs to a run with another setting, {change}; give the same again, or delete the "
         "file to start over"

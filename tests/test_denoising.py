@@ -6,13 +6,14 @@ import re
 import numpy as np
 import pytest
 import soundfile
+from test_cli import run
 from test_separation import ONE_SENTENCE, machine, speech_like
 
 import ondes
-from ondes.denoising import _models, denoise, denoise_file
 from ondes.errors import FileError
+from ondes.models.masks import source_masks
 from ondes.scores import si_sdr
-from ondes.separation.masks import source_masks
+from ondes.separation.denoising import _model, denoise, denoise_file
 from ondes.signal.recordings import RawFormat
 
 SR = 16000
@@ -45,7 +46,7 @@ def test_a_speech_dictionary_and_a_selection_of_noise_gain_decibels(talk, speech
 
 def test_sparsity_holds_for_speech_and_not_for_the_noise(talk, speech):
     noise = talk[1][: 2 * SR]
-    sources = _models(noise, SR, SR, speech, random_state=0)
+    sources = _model([(noise, SR)], SR, speech, random_state=0)
     assert sources.names == ("speech", "noise")
     assert sources.sparsity == speech.estimator.sparsity > 0
     slopes = sources.problem().sparsity_slope
@@ -80,9 +81,8 @@ def masks_in_plain_loops(frames, sources, weights):
 
 
 def test_the_noise_is_encoded_without_sparsity_and_speech_with_it(talk, speech):
-    sources = _models(talk[1][: 2 * SR], SR, SR, speech, random_state=0)
-    power = sources.stft.power(sum(talk)[3 * SR : 4 * SR])[3:9]
-    frames = sources.audio.from_power(power)
+    sources = _model([(talk[1][: 2 * SR], SR)], SR, speech, random_state=0)
+    frames = sources.audio.frames(sum(talk)[3 * SR : 4 * SR])[3:9]
     found = source_masks(frames, sources)
     expected = masks_in_plain_loops(frames, sources, sources.source_of == 0)
     np.testing.assert_allclose(found, expected, atol=1e-3)
@@ -112,6 +112,21 @@ def test_an_array_of_noise_is_the_same_as_its_selection(talk):
     np.testing.assert_array_equal(
         denoise(mixture, SR, noise=ALONE), denoise(mixture, SR, noise=mixture[: 2 * SR])
     )
+
+
+def test_several_spans_are_one_example(talk, tmp_path):
+    mixture = sum(talk)
+    once = denoise(mixture, SR, noise=(0.0, 0.5))
+    twice = denoise(mixture, SR, noise=[(0.0, 0.5), (0.0, 0.5)])
+    np.testing.assert_allclose(twice, once, atol=1e-5)
+    both = denoise(mixture, SR, noise=[(0.0, 0.5), (1.0, 1.5)])
+    assert np.abs(both - once).max() > 1e-3
+    soundfile.write(tmp_path / "talk.wav", mixture, SR, subtype="FLOAT")
+    soundfile.write(tmp_path / "more.wav", mixture[SR : 3 * SR // 2], SR, subtype="FLOAT")
+    options = ["--noise", "0-0.5", "--noise", "more.wav", "-j", "2", "-o", "clean.wav"]
+    run("denoise", "talk.wav", *options, cwd=tmp_path)
+    found = soundfile.read(tmp_path / "clean.wav", dtype="float32")[0]
+    np.testing.assert_allclose(found, both, atol=1e-5)
 
 
 @pytest.mark.parametrize("is_known", [False, True])

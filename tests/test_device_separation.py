@@ -6,26 +6,24 @@ Everything runs on the CPU, and on a CUDA device too where there is one.
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from ondes import AudioSettings, Separator, Stft
+from ondes.models.masks import DictionaryMasks, NoiseSubtraction, source_masks
+from ondes.models.trained_separator import TrainedSeparator
 from ondes.nmf.divergence import BetaDivergence
 from ondes.nmf.encoding import Compute
-from ondes.nmf.penalties import GroupLog
 from ondes.nmf.unfolded import UnfoldedWeights
 from ondes.separation import Sources, separate
-from ondes.separation.masks import source_masks
-from ondes.separation.subtraction import SubtractionMasks
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed here", allow_module_level=True)
 
 import torch
 
-from ondes.separation import device_masks, device_stream
+from ondes.separation import separator as separator_module
 
 SR = 8000
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -51,26 +49,17 @@ def mixture(seconds=3.0, channels=None, seed=0, sr=SR):
 def sources(n_fft=128, hop_length=64, spectrum="power", beta=0.0, sparsity=0.0, names=("a", "b")):
     rng = np.random.default_rng(1)
     audio = AudioSettings(SR, Stft(n_fft, hop_length), spectrum=spectrum)
-    rows = rng.gamma(0.3, size=(4 * len(names), audio.stft.n_bins)) + 1e-6
+    rows = rng.gamma(0.3, size=(4 * len(names), audio.n_bins)) + 1e-6
     rows /= rows.sum(axis=1, keepdims=True)
     return Sources(
         rows, np.repeat(np.arange(len(names)), 4), names, audio, BetaDivergence(beta), sparsity
     )
 
 
-@dataclass
-class Trained:
-    """A trained separator of random weights."""
-
-    names: tuple[str, ...]
-    audio: AudioSettings
-    weights: UnfoldedWeights
-
-
 def trained():
     rng = np.random.default_rng(2)
     audio = AudioSettings(SR, Stft(128, 32), spectrum="magnitude")
-    n_bins, n_sources, n_components = audio.stft.n_bins, 2, 5
+    n_bins, n_sources, n_components = audio.n_bins, 2, 5
     dictionaries = rng.gamma(0.5, size=(3, n_sources * n_components, n_bins)).astype(np.float32)
     weights = UnfoldedWeights(
         dictionaries,
@@ -82,7 +71,7 @@ def trained():
         mask_exponent=1.3,
         floor=1e-3,
     )
-    return Trained(("speech", "rest"), audio, weights)
+    return TrainedSeparator(("speech", "rest"), audio, weights)
 
 
 CASES = {
@@ -93,12 +82,6 @@ CASES = {
     ),
     "one source": (lambda: sources(names=("a",)), {}),
     "three sources": (lambda: sources(names=("a", "b", "c")), {}),
-    "a residual": (sources, {"residual": "other"}),
-    "a residual of magnitudes": (
-        lambda: sources(spectrum="magnitude", beta=1.0),
-        {"residual": "other"},
-    ),
-    "a penalty": (sources, {"penalty": GroupLog(0.5)}),
     "a hop that does not divide": (lambda: sources(hop_length=50), {}),
     "dictionaries that adapt": (lambda: sources(spectrum="magnitude", beta=1.0), {"adapt": "b"}),
     "free components": (sources, {"n_free": 3}),
@@ -107,7 +90,7 @@ CASES = {
     "a trained separator": (trained, {}),
     "a trained separator at a higher rate": (trained, {"sr": 12000}),
     "subtraction": (
-        lambda: SubtractionMasks(
+        lambda: NoiseSubtraction(
             ("speech", "noise"), AudioSettings(SR, Stft(128)), np.full(65, 2.0)
         ),
         {},
@@ -144,11 +127,11 @@ def test_sources_are_those_of_the_host(device, name, channels):
 @pytest.mark.parametrize("make", [sources, trained], ids=["dictionaries", "trained"])
 @pytest.mark.parametrize("block", [37, 1000, 9000])
 def test_the_cut_does_not_matter(device, make, block, monkeypatch):
-    monkeypatch.setattr(device_stream, "ENTRIES_AT_ONCE", 65 * 90)
+    monkeypatch.setattr(separator_module, "DEVICE_VALUES_AT_ONCE", 65 * 90)
     mixed = mixture(channels=2)
     compute = {"backend": "torch", "device": device}
-    whole = separate(mixed, make(), sr=SR, **compute)
-    separator = Separator(make(), batch_size=25, **compute)
+    whole = separate(mixed, make(), sr=SR, spatial="none", **compute)
+    separator = Separator(make(), batch_size=25, compute=Compute(**compute))
     for _ in range(2):  # after a flush it begins anew
         parts = [separator.push(mixed[at : at + block]) for at in range(0, len(mixed), block)]
         parts.append(separator.flush())
@@ -195,8 +178,7 @@ def test_masks_have_the_digits_of_float32(device):
     mixed, model = mixture(), sources()
     power = np.abs(np.fft.rfft(mixed[: 128 * 187].reshape(-1, 128))) ** 2
     frames = torch.tensor(power[power.sum(axis=1) > 0], dtype=torch.float32, device=device)
-    options = {"residual": False, "penalty": None}
-    masks = device_masks.DeviceDictionaryMasks(model, compute=kept, **options)
+    masks = DictionaryMasks(model, kept)
     found = masks.push(frames, frames.new_ones(len(frames))).cpu().numpy()
     exact = source_masks(
         frames.cpu().numpy().astype(np.float64), model, compute=Compute("reference")

@@ -43,7 +43,7 @@ SETTINGS = {
     "a penalty": {"penalty": GroupLog(0.5), "groups": [0, 0, 1, 1]},
     "a background": {"background": np.full(33, 0.02)},
     "fixed components": {"fixed_components": np.random.default_rng(0).gamma(1.0, size=(2, 33))},
-    "a prior": {"forgetting": PerPass(0.5), "prior_frames": 30.0},
+    "a prior": {"forgetting": PerPass(0.5, 700), "prior": 30.0},
     "all at once": {"batch_size": None},
 }
 
@@ -104,9 +104,14 @@ def test_an_array_too_large_for_a_device_is_trained_on_in_spans(device, monkeypa
 @each_device
 def test_an_iterable_is_cut_into_the_same_batches(device):
     arrays = [SILENT[:77], SILENT[77:80], SILENT[80:400], SILENT[400:]]
-    assert_same(estimator(device).fit(arrays), reference().fit(arrays), 1e-9)
     on_device = [torch.from_numpy(each).to(device) for each in arrays]
-    assert_same(estimator(device).fit(on_device), reference().fit(arrays), 1e-9)
+    for given, expected in ((arrays, arrays), (on_device, arrays)):
+        assert_same(estimator(device).fit(given), reference().fit(expected), 1e-9)
+        assert_same(
+            estimator(device).fit(dict(enumerate(given)).values()),
+            reference().fit(dict(enumerate(expected)).values()),
+            1e-9,
+        )
 
 
 @each_device

@@ -17,10 +17,28 @@ import pytest
 import ondes
 
 PUBLIC = (
-    *("AudioSettings", "ClusterError", "DeviceError", "Dictionary", "FileError", "GroupLog"),
+    "score_separation",
+    *(
+        "AudioSettings",
+        "ClusterError",
+        "Compute",
+        "DeviceError",
+        "Dictionary",
+        "FileError",
+        "GroupLog",
+    ),
     *("GrowingMemory", "HalfLife", "L1", "LogSparsity", "OndesError", "OnlineNMF", "PerPass"),
-    *("RawFormat", "Separator", "Smoothness", "Solver", "Statistics", "Stft", "TrainedSeparator"),
-    "activations",
+    *(
+        "RawFormat",
+        "Separator",
+        "Smoothness",
+        "Solver",
+        "Sources",
+        "Statistics",
+        "Stft",
+        "TrainedSeparator",
+    ),
+    "levels",
     *("denoise", "denoise_file", "discover_sources", "itakura_saito", "learn", "load", "read"),
     *("separate", "separate_file", "train"),
 )
@@ -34,17 +52,17 @@ MODULES = [
     if not name.endswith(("__main__", "_native"))
 ]
 NEEDS = {
-    "ondes.gpu": "torch",
-    "ondes.separator_training.mixtures": "torch",
-    "ondes.separator_training.network": "torch",
-    "ondes.separator_training.trainer": "torch",
+    "ondes.learning.gpu": "torch",
+    "ondes.learning.separator_training.mixtures": "torch",
+    "ondes.learning.separator_training.network": "torch",
+    "ondes.learning.separator_training.trainer": "torch",
     "ondes.nmf.device_trainer": "torch",
-    "ondes.separation.device_masks": "torch",
-    "ondes.separation.device_stream": "torch",
+    "ondes.models.device_masks": "torch",
+    "ondes.separation.device": "torch",
     "ondes.nmf.backends.torch": "torch",
     "ondes.nmf.backends.devices": "torch",
     "ondes.nmf.backends.fused": "triton",
-    "ondes.cluster.dask_engine": "distributed",
+    "ondes.learning.cluster.dask_engine": "distributed",
     "ondes.studio.routes": "starlette",
     "ondes.studio.server": "uvicorn",
 }

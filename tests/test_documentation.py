@@ -244,6 +244,30 @@ def test_the_reference_has_every_public_name(tmp_path):
     assert "\n\nchoosing\na-new-one\noperations\n" in (tmp_path / "guides.md").read_text()
 
 
+def test_every_command_has_a_page(tmp_path):
+    from pages import write_commands
+
+    page = tmp_path / "commands.md"
+    page.write_text((DOCS / "commands.md").read_text())
+    for _ in range(2):  # a second build finds the page of the first
+        write_commands(tmp_path / "commands")
+    names = list(command_line.commands)
+    assert sorted(path.stem for path in (tmp_path / "commands").iterdir()) == sorted(names)
+    assert re.findall(r"^commands/(\w+)$", page.read_text(), re.MULTILINE) == names
+    assert page.read_text().count("# The command line") == 1
+    for name in names:  # what the page of a command is made of
+        text = (tmp_path / "commands" / f"{name}.rst").read_text()
+        module, attribute = re.search(r"click:: ([\w.]+):(\w+)", text).groups()
+        assert getattr(sys.modules[module], attribute) is command_line.commands[name]
+
+
+def test_make_runs_programs_of_its_own_environment_only():
+    """Those of a copied clone begin with the path of the original's Python."""
+    recipes = re.findall(r"^\t.*$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    programs = set(re.findall(r"(?:bin|\$\(BIN\))/(\w+)", "\n".join(recipes)))
+    assert programs == {"python"}
+
+
 def test_every_page_is_reached_from_the_first():
     """Or Sphinx warns; here it is found without building."""
     from pages import LISTED_ELSEWHERE

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import spectrogram
 from sklearn.base import clone
+from sklearn.decomposition import NMF
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -17,6 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import ondes
 
 
+@pytest.mark.filterwarnings("ignore:PerPass")  # of partial_fit
 @parametrize_with_checks(
     [
         ondes.OnlineNMF(),
@@ -107,11 +109,21 @@ def test_memory_maps_and_iterables_are_read_in_parts(backend, tmp_path):
     from_array = ondes.OnlineNMF(**settings).fit(frames)
     from_map = ondes.OnlineNMF(**settings).fit(mapped)
     np.testing.assert_array_equal(from_map.components_, from_array.components_)
-    buffers = [frames[:150], frames[150:]]
-    one, other = (ondes.OnlineNMF(**settings).fit(buffers) for _ in range(2))
-    np.testing.assert_array_equal(one.components_, other.components_)
-    unshuffled = ondes.OnlineNMF(shuffle=False, **settings).fit(buffers)
-    assert not np.array_equal(one.components_, unshuffled.components_)
+    in_parts = ondes.OnlineNMF(**settings).fit([frames[:150], mapped[150:]])
+    np.testing.assert_array_equal(in_parts.components_, from_array.components_)
+    unshuffled = ondes.OnlineNMF(shuffle=False, **settings).fit(frames)
+    assert not np.array_equal(in_parts.components_, unshuffled.components_)
+
+
+def test_silent_frames_do_not_count_in_the_number_of_frames(backend):
+    frames = spectrogram()
+    settings = {"forgetting": ondes.PerPass(0.3), "shuffle": False, "random_state": 0}
+    model, other = (ondes.OnlineNMF(4, backend=backend, **settings) for _ in range(2))
+    model.fit(frames)
+    other.set_params(init=model.components_).fit(np.append(frames, np.zeros_like(frames), axis=0))
+    model.set_params(init=model.components_).fit(frames)
+    assert other.statistics_.n_frames == pytest.approx(model.statistics_.n_frames)
+    np.testing.assert_allclose(other.components_, model.components_, rtol=1e-9)
 
 
 @pytest.mark.parametrize("restarts", ["fresh", "warm"])
@@ -418,13 +430,6 @@ def test_bad_frames_are_named_in_the_error_and_change_nothing(backend, name):
             ondes.OnlineNMF(2).fit(frames)
 
 
-def test_sparse_frames_are_refused():
-    from scipy.sparse import csr_array
-
-    with pytest.raises(TypeError, match=r"(?i)sparse"):
-        ondes.OnlineNMF(2).fit(csr_array(np.ones((5, 4))))
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -449,7 +454,7 @@ def test_sparse_frames_are_refused():
             {"beta_loss": 1, "dictionary_penalty": ondes.Smoothness(1.0)},
             "dictionary_penalty needs beta_loss='itakura-saito'",
         ),
-        ({"prior_frames": -1.0}, "prior_frames=-1.0 must lie in"),
+        ({"prior": -1.0}, "prior=-1.0 must lie in"),
         ({"init": "nndsvd"}, "init='nndsvd' must be one of"),
         ({"restarts": "hot"}, "restarts='hot' must be one of"),
         ({"backend": "cobol"}, "backend='cobol' must be one of"),
@@ -505,8 +510,6 @@ def test_unsuitable_iterables_are_refused():
         ondes.OnlineNMF(2, n_passes=2).fit(iter([frames]))
     with pytest.raises(ValueError, match="holds no frames"):
         ondes.OnlineNMF(2, n_passes=1).fit(iter([]))
-    with pytest.raises(ValueError, match="needs all frames in one array"):
-        ondes.OnlineNMF(2, restarts="warm").fit([frames, frames])
 
 
 @pytest.mark.parametrize("method", ["transform", "score", "partial_fit", "summarise"])
@@ -520,3 +523,70 @@ def test_frames_given_as_frequency_by_time_get_a_hint(method):
     with pytest.raises(ValueError, match=r"is expecting 20 features") as error:
         getattr(model, method)(np.ones((30, 21)))
     assert "X.T" not in str(error.value)  # it would not fit either way
+
+
+def test_several_seeds_keep_the_best_dictionary(backend):
+    frames = spectrogram(60, 12, 4)
+    settings = {"n_components": 4, "init": "random", "n_passes": 2, "backend": backend}
+    settings["solver"] = ondes.Solver(5)
+    best = ondes.OnlineNMF(n_init=4, random_state=3, n_jobs=2, **settings).fit(frames)
+    seeds = np.random.RandomState(3).randint(np.iinfo(np.int32).max, size=4)
+    each = [ondes.OnlineNMF(random_state=int(seed), **settings).fit(frames) for seed in seeds]
+    scores = [model.score(frames) for model in each]
+    assert min(scores) < max(scores)
+    np.testing.assert_array_equal(
+        best.components_, each[int(np.argmax(scores))].components_, strict=True
+    )
+    in_turn = ondes.OnlineNMF(n_init=4, random_state=3, **settings).fit(frames)
+    np.testing.assert_array_equal(in_turn.components_, best.components_)
+    one_by_one = ondes.OnlineNMF(n_init=4, random_state=3, **settings).fit({0: frames}.values())
+    running = [model.statistics_.divergence for model in each]
+    np.testing.assert_array_equal(one_by_one.components_, each[int(np.argmin(running))].components_)
+
+
+@pytest.mark.parametrize("n_frames", [30, 100, 300])
+def test_small_sets_end_as_low_as_with_multiplicative_updates_of_all_frames(n_frames):
+    ratios = []
+    for seed in range(3):
+        frames = spectrogram(n_frames, 33, 5, seed=seed) + 1e-9
+        frames /= frames.mean(axis=1, keepdims=True)  # each counts the same, as here
+        batch = NMF(
+            6, solver="mu", beta_loss="kullback-leibler", init="nndsvda", max_iter=200, tol=0
+        ).fit(frames)
+        model = ondes.OnlineNMF(6, beta_loss="kullback-leibler", random_state=seed).fit(frames)
+        known = ondes.OnlineNMF(6, beta_loss="kullback-leibler", init=batch.components_)
+        ratios.append(model.score(frames) / known.initialise(frames).score(frames))
+    assert np.median(ratios) < 1.02
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [({"n_components": 5}, "but 4 were learned"), ({"beta_loss": 1}, "it was learned with β = 0")],
+)
+def test_a_fitted_estimator_says_where_parameters_no_longer_fit(changed, sentence):
+    frames = spectrogram()
+    model = ondes.OnlineNMF(4, random_state=0, n_passes=1).fit(frames).set_params(**changed)
+    for use in (model.partial_fit, model.transform, model.score, model.summarise):
+        with pytest.raises(ValueError, match=sentence):
+            use(frames)
+    with pytest.raises(ValueError, match=sentence):
+        model.state()
+    model.fit(frames).state()
+
+
+def test_small_integers_are_numbers_like_others():
+    frames = spectrogram(300)
+    settings = {"n_components": 3, "random_state": 0, "n_passes": 2}
+    expected = ondes.OnlineNMF(batch_size=2, **settings).fit(frames)
+    found = ondes.OnlineNMF(batch_size=np.int8(2), **settings).fit(frames)
+    np.testing.assert_array_equal(found.components_, expected.components_)
+    with pytest.raises(ValueError, match="batch_size=9223372036854775808 must be at most"):
+        ondes.OnlineNMF(batch_size=2**63).fit(frames)
+    with pytest.raises(TypeError, match="n_jobs=inf must be a whole number"):
+        ondes.OnlineNMF(n_jobs=np.inf).fit(frames)
+
+
+def test_masked_entries_are_refused():
+    masked = np.ma.masked_greater(spectrogram(), 1.0)
+    with pytest.raises(ValueError, match="masked entries"):
+        ondes.OnlineNMF(2).fit(masked)

@@ -31,7 +31,7 @@ from reader import Reader  # noqa: E402
 from targets import TARGETS, Target, model_seeds, separator_seeds  # noqa: E402
 
 from ondes.errors import FileError  # noqa: E402
-from ondes.loading import load  # noqa: E402
+from ondes.models.loading import load  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -14,23 +14,26 @@ import soundfile
 from plain_settings import PLAIN
 
 import ondes
-from ondes import AudioSettings, Dictionary, OnlineNMF, Stft, training_run
+from ondes import AudioSettings, Dictionary, OnlineNMF, Stft
+from ondes.learning import run as training_run
 from ondes.nmf.forgetting import GrowingMemory, HalfLife
 from ondes.nmf.penalties import GroupLog, LogSparsity
 from ondes.nmf.problem import Solver
+from ondes.nmf.statistics import Trained
 from ondes.signal.batches import Rounds, frame_batches
-from ondes.signal.memory_reader import MemoryReader, describe
 from ondes.signal.schedule import Position, Schedule
+from ondes.signal.segment_reader import MemoryReader
+from ondes.signal.survey import describe
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed here", allow_module_level=True)
 
 import torch
 
-from ondes import gpu
+from ondes.learning import gpu
 
 SR, STFT = 8000, Stft(128)
-FRAMES = {"sr": SR, "n_fft": 128, "hop_length": 64, **PLAIN}
+FRAMES = {"sr": SR, "n_fft": 128, "hop_length": 64, "fmax": SR / 2, **PLAIN}
 
 
 def recording(seconds=12.0, seed=0):
@@ -50,7 +53,7 @@ def untrained(n_components=4, top_db=60.0, stft=STFT, **settings):
 
 
 def learn(samples, **settings):
-    return untrained(**settings).learn(samples)
+    return ondes.learn(samples, dictionary=untrained(**settings))
 
 
 def gpu_batches(dictionary, recordings, **schedule):
@@ -58,19 +61,20 @@ def gpu_batches(dictionary, recordings, **schedule):
     audio, estimator = dictionary.audio, dictionary.estimator
     sizes = {"batch_size": estimator.batch_size, "round_size": 100_000}
     schedule = Schedule(describe(recordings, audio), audio, **sizes | schedule)
-    maker = gpu.FrameMaker(audio, torch.device("cpu"))
+    maker = gpu.FrameMaker(audio, "cpu")
 
     def open_reader():
         return gpu.GpuFrameReader(MemoryReader(recordings, audio.stft), maker)
 
-    return gpu.GpuBatches(Rounds(schedule, open_reader), maker)
+    return gpu.DeviceRounds(Rounds(schedule, open_reader), maker)
 
 
 def train(dictionary, batches):
     """The training loop without history, checkpoints and signals."""
     estimator, rounds = dictionary.estimator, iter(batches)
-    first, trainer = gpu.initialise(estimator)(rounds), gpu.GpuTrainer(estimator)
-    return [trainer.step(each) for each in itertools.chain(first, rounds)]
+    first = training_run.initialise(estimator, rounds, estimator.batch_size)
+    learned = itertools.chain(first, rounds)
+    return [Trained(*estimator.learn_batches(each)) for each in learned if len(each)]
 
 
 # ---- the same frames in the same order ----
@@ -144,7 +148,7 @@ SETTINGS = {
     "rows that miss some bins": {
         "init": np.vstack([np.tri(3, 65, 40), np.ones(65)]) * np.arange(1.0, 66)
     },
-    "another memory": {"forgetting": HalfLife(500), "prior_frames": 30.0},
+    "another memory": {"forgetting": HalfLife(500), "prior": 30.0},
     "short batches": {"batch_size": 17},
 }
 
@@ -258,8 +262,9 @@ def test_learning_continues_and_the_same_seed_gives_the_same_bits(tmp_path):
     parts = [recording(seed=seed) for seed in range(2)]
     runs = []
     for _ in range(2):
-        learn(parts[0]).save(tmp_path / "half.ondes", force=True)
-        runs.append(ondes.load(tmp_path / "half.ondes").with_compute("torch").learn(parts[1]))
+        half = tmp_path / "half.ondes"
+        learn(parts[0]).save(half, force=True)
+        runs.append(ondes.learn(parts[1], dictionary=ondes.load(half), backend="torch"))
     np.testing.assert_array_equal(runs[0].components, runs[1].components)
     assert runs[0].history.n_frames > learn(parts[0]).history.n_frames
 
@@ -270,16 +275,20 @@ def test_learning_continues_and_the_same_seed_gives_the_same_bits(tmp_path):
 def test_each_round_is_reported_and_its_estimator_is_complete(monkeypatch):
     monkeypatch.setattr(training_run, "SHUFFLED_BYTES", 4 * 65 * 700)
     seen = []
-    dictionary = untrained(batch_size=50)
+    run = training_run.Run(
+        untrained(batch_size=50),
+        recording(30.0),
+        training_run.RunOptions(progress=lambda progress: look(progress)),
+    )
 
     def look(progress):
-        estimator = dictionary.estimator
+        estimator = run.learner
         seen.append((progress.n_frames, progress.seconds_done))
         assert estimator.n_frames_seen_ == progress.n_frames
         np.testing.assert_allclose(estimator.components_.sum(axis=1), 1)
         assert np.isfinite(estimator.transform(np.ones((2, 65)))).all()
 
-    dictionary.learn(recording(30.0), progress=look)
+    dictionary = run.learn()
     assert len(seen) > 3
     assert seen == sorted(seen)
     assert seen[-1] == (dictionary.estimator.n_frames_seen_, pytest.approx(30.0))
@@ -311,13 +320,7 @@ def test_silence_alone_is_an_error(n_samples, top_db):
 def test_a_penalty_on_the_dictionary_is_learned_with_on_the_host():
     samples = recording()
     penalty = {"dictionary_penalty": LogSparsity(0.01)}
-    assert "solved on the host" in gpu.unsupported(untrained(**penalty).estimator)
-    assert gpu.unsupported(untrained().estimator) is None
     found = learn(samples, **penalty)
     expected = learn(samples, backend="reference", **penalty)
     np.testing.assert_allclose(found.components, expected.components, atol=1e-3)
     assert found.estimator.backend_ == "torch (cpu)"
-
-
-def test_other_backends_do_not_use_a_device():
-    assert "does not use a device" in gpu.unsupported(untrained(backend="reference").estimator)

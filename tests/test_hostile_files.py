@@ -246,7 +246,7 @@ def test_a_mix_at_any_volume_is_separated_and_the_stems_sum_to_it(tmp_path, mode
 
 @pytest.mark.parametrize("exponent", [-83, 83])
 @pytest.mark.parametrize("spectrum", ["magnitude", "power"])
-def test_activations_grow_with_the_volume_and_nothing_else_changes(tmp_path, spectrum, exponent):
+def test_levels_grow_with_the_volume_and_nothing_else_changes(tmp_path, spectrum, exponent):
     samples = tones(0).astype(np.float32) / 2**15
     how = {"sr": SR, "n_fft": 128, "spectrum": spectrum, "backend": "reference"}
     dictionary = ondes.learn(samples, 3, **how)

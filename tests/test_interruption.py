@@ -18,17 +18,14 @@ from conftest import NEEDS_KERNEL
 from test_learning import SR, learn_small, tones
 
 import ondes
-from ondes import Dictionary, FileError, OnlineNMF, RawFormat, training_run
-from ondes.cluster.reading import WorkerFrames
-from ondes.model_file import SavedModel
+from ondes import AudioSettings, Dictionary, FileError, OnlineNMF, RawFormat, Stft
+from ondes.learning import checkpoint
+from ondes.learning import run as training_run
+from ondes.learning.cluster.rounds import WorkerFrames
+from ondes.learning.run import Batches, RunOptions
 from ondes.nmf.learner import DictionaryLearner
 from ondes.nmf.penalties import L1
 from ondes.signal.frame_reader import HostFrameReader
-from ondes.training import checkpoint, loop
-from ondes.training.batch_source import BatchSource, Update
-from ondes.training.checkpointer import CheckpointPlan
-from ondes.training.failures import Failures
-from ondes.training.stop_signals import StopSignals
 
 SILENT_START = 1  # a seed that begins with a silent part of a recording
 RAW = RawFormat(SR, 1, "f32le")
@@ -168,16 +165,16 @@ def test_other_threads_learn_without_handling_signals(album):
 
 def test_ctrl_c_during_an_update_waits_for_its_end(album, monkeypatch):
     complete_updates = []
-    original = DictionaryLearner.absorb
+    original = DictionaryLearner.learn_batches
 
     def interrupted_update(self, *arguments):
         interrupt() if len(complete_updates) == 4 else None
-        original(self, *arguments)
+        learned = original(self, *arguments)
         complete_updates.append(self.components_.copy())
-        return self
+        return learned
 
-    monkeypatch.setattr(loop, "INITIAL_FRAMES", 1)
-    monkeypatch.setattr(DictionaryLearner, "absorb", interrupted_update)
+    monkeypatch.setattr(training_run, "INITIAL_FRAMES", 1)
+    monkeypatch.setattr(DictionaryLearner, "learn_batches", interrupted_update)
     dictionary = learn_small(album / "0.wav", batch_size=50, return_on_interrupt=True)
     assert len(complete_updates) == 5
     assert dictionary.estimator.n_frames_seen_ == 250
@@ -208,7 +205,7 @@ def as_file(dictionary, folder):
 
 @pytest.fixture
 def run(album, monkeypatch):
-    monkeypatch.setattr(loop, "INITIAL_FRAMES", 250)
+    monkeypatch.setattr(training_run, "INITIAL_FRAMES", 250)
     return Run(album)
 
 
@@ -257,7 +254,7 @@ def test_with_a_checkpoint_ctrl_c_is_raised_once_that_is_written(run, album):
     with pytest.raises(KeyboardInterrupt):
         run.checkpointed(progress=after(6, interrupt), checkpoint_every=3600)
     kept = checkpoint.read(run.checkpoint)
-    assert kept.model.estimator.n_frames_seen_ == updates[5].n_frames
+    assert kept.dictionary.learner.n_frames_seen_ == updates[5].n_frames
     assert as_file(run.checkpointed(resume=True), album) == expected
 
 
@@ -314,7 +311,7 @@ def test_signals_and_checkpoints_are_served_during_long_silence(run, album, monk
         nonlocal last
         if run.checkpoint.exists() and last.n_frames == progress.n_frames:
             silent.append(progress)
-            kept.append(checkpoint.read(run.checkpoint).model.history.seconds)
+            kept.append(checkpoint.read(run.checkpoint).dictionary.history.seconds)
             if len(silent) == 20:
                 interrupt()
         last = progress
@@ -352,7 +349,7 @@ def test_ctrl_c_ends_a_run_on_a_recording_that_has_fallen_silent(run, album, mon
 
 
 def test_silence_that_gave_no_dictionary_yet_may_be_where_it_breaks(run, album, monkeypatch):
-    monkeypatch.setattr(loop, "INITIAL_FRAMES", 150)
+    monkeypatch.setattr(training_run, "INITIAL_FRAMES", 150)
     monkeypatch.setattr(training_run, "SHUFFLED_BYTES", 4 * 65 * 100)  # silence stays in one piece
     soundfile.write(album / "0.wav", np.concatenate([np.zeros(9 * SR, np.int16), tones(0)]), SR)
     run.settings |= {"top_db": None, "n_passes": 1, "random_state": SILENT_START}
@@ -361,7 +358,7 @@ def test_silence_that_gave_no_dictionary_yet_may_be_where_it_breaks(run, album, 
     for n_updates in range(4, 11):
         with pytest.raises(BrokenOffError):
             run.checkpointed(progress=broken_after(n_updates))
-        kept = checkpoint.read(run.checkpoint).model
+        kept = checkpoint.read(run.checkpoint).dictionary
         are_initialised.append(kept.estimator.is_initialised_)
         assert as_file(run.checkpointed(resume=True), album) == expected
         run.checkpoint.unlink()
@@ -371,10 +368,11 @@ def test_silence_that_gave_no_dictionary_yet_may_be_where_it_breaks(run, album, 
 def test_more_recordings_for_a_dictionary_are_resumed_like_a_first_run(run, album):
     run.learn().save(album / "first")
     how = {"checkpoint": album / "c", "checkpoint_every": 0}
-    expected = as_file(ondes.load(album / "first").learn(album / "1.wav"), album)
+    first = ondes.load(album / "first")
+    expected = as_file(ondes.learn(album / "1.wav", dictionary=first), album)
     with pytest.raises(BrokenOffError):
-        ondes.load(album / "first").learn(album / "1.wav", **how, progress=broken_after(3))
-    resumed = ondes.load(album / "first").learn(album / "1.wav", **how, resume=True)
+        ondes.learn(album / "1.wav", dictionary=first, **how, progress=broken_after(3))
+    resumed = ondes.learn(album / "1.wav", dictionary=first, **how, resume=True)
     assert as_file(resumed, album) == expected
     assert resumed.history.n_files == 2
 
@@ -509,8 +507,8 @@ def test_a_failing_disk_is_reported_once_and_tried_again(run, album):
         if len(updates) == 6:
             (album / "folder").rename(album / "away")
         if len(updates) == 9:
-            kept = checkpoint.read(album / "away" / "c").model
-            assert kept.estimator.n_frames_seen_ == updates[4].n_frames
+            kept = checkpoint.read(album / "away" / "c").dictionary
+            assert kept.learner.n_frames_seen_ == updates[4].n_frames
             (album / "away").rename(album / "folder")
 
     with pytest.warns(RuntimeWarning) as warned:
@@ -519,8 +517,8 @@ def test_a_failing_disk_is_reported_once_and_tried_again(run, album):
         f"{run.checkpoint}: cannot be written (its folder does not exist), so the previous "
         "checkpoint stays; training goes on and tries again every 0 s."
     ]
-    kept = checkpoint.read(run.checkpoint).model
-    assert kept.estimator.n_frames_seen_ == updates[-1].n_frames
+    kept = checkpoint.read(run.checkpoint).dictionary
+    assert kept.learner.n_frames_seen_ == updates[-1].n_frames
     assert as_file(dictionary, album) == expected
 
 
@@ -534,7 +532,7 @@ class Arrays:
 
     def __init__(self, actions=None):
         self.frames = np.random.default_rng(0).exponential(size=(9, 20, 7))
-        self.n_given, self.actions = 0, actions or {}
+        self.n_given, self.actions = 0, {} if actions is None else actions
 
     def __iter__(self):
         while self.n_given < len(self.frames):
@@ -553,56 +551,59 @@ class Arrays:
         self.n_given = state["n_given"]
 
 
-def train_on(source, failures=None, **others):
-    estimator = OnlineNMF(2, random_state=0, backend="reference")
+class FromArrays(training_run.Run):
+    """A run on such a source instead of recordings."""
 
-    def step(frames):
-        if not hasattr(estimator, "components_"):
-            estimator.initialise(frames)
-        statistics = estimator.summarise(frames)
-        estimator.absorb(statistics)
-        return Update(statistics.n_frames, statistics.divergence)
+    @contextlib.contextmanager
+    def open_batches(self):
+        yield Batches(self.source, self.source, lambda _: [])
 
-    history = loop.train(
-        SavedModel(estimator, None, None),
-        BatchSource(source, source, step),
-        files=["arrays"],
-        recordings="the digest of the arrays",
-        settings={},
-        failures=failures or Failures(),
-        signals=StopSignals(),
-        **others,
+
+def train_on(source, fail=lambda _: None, **options):
+    estimator = OnlineNMF(2, random_state=0, backend="reference", batch_size=20)
+    untrained = Dictionary(estimator, AudioSettings(8000, Stft(12)))
+    run = FromArrays(
+        untrained, np.zeros(9, np.float32), RunOptions(**{"return_on_interrupt": True, **options})
     )
-    return Dictionary(estimator, None, history)
+    run.source = source
+    fail(run)
+    return run.learn()
 
 
 def test_batches_may_come_from_anywhere(tmp_path):
     expected = train_on(Arrays())
     assert expected.history.seconds == 9
-    plan = CheckpointPlan(tmp_path / "c", every=0)
+    often = {"checkpoint": tmp_path / "c", "checkpoint_every": 0}
     with pytest.raises(BrokenOffError):
-        train_on(Arrays(), plan=plan, progress=broken_after(4))
-    resumed = train_on(Arrays(), plan=CheckpointPlan(tmp_path / "c", resume=True))
+        train_on(Arrays(), **often, progress=broken_after(4))
+    resumed = train_on(Arrays(), checkpoint=tmp_path / "c", resume=True)
     assert as_file(resumed, tmp_path) == as_file(expected, tmp_path)
 
 
 def test_no_batch_that_comes_together_with_a_signal_is_lost(tmp_path):
     expected = train_on(Arrays())
-    stopped = train_on(Arrays({5: interrupt}), plan=CheckpointPlan(tmp_path / "c"))
+    stopped = train_on(Arrays({5: interrupt}), checkpoint=tmp_path / "c")
     assert (stopped.history.n_frames, stopped.history.stopped_by) == (100, "SIGINT")
-    resumed = train_on(Arrays(), plan=CheckpointPlan(tmp_path / "c", resume=True))
+    resumed = train_on(Arrays(), checkpoint=tmp_path / "c", resume=True)
     assert as_file(resumed, tmp_path) == as_file(expected, tmp_path)
 
 
 def test_recordings_that_failed_before_the_break_are_reported_again(tmp_path):
-    reported, plan = [], CheckpointPlan(tmp_path / "c", every=0, resume=True)
+    reported = []
+    often = {"checkpoint": tmp_path / "c", "checkpoint_every": 0, "resume": True}
+    error = FileError("a.wav", "was away")
+
+    def fail(run):
+        run.source.actions[3] = lambda: run.failures(error.path, error)
+
     for n_updates in (5, 99):
-        failures = Failures(lambda path, error: reported.append((path, error.reason)))
-        error = FileError("a.wav", "was away")
-        fail = {3: lambda failures=failures, error=error: failures(error.path, error)}
         with contextlib.suppress(BrokenOffError):
             dictionary = train_on(
-                Arrays(fail), failures, plan=plan, progress=broken_after(n_updates)
+                Arrays({}),
+                fail,
+                on_error=lambda path, error: reported.append((path, error.reason)),
+                progress=broken_after(n_updates),
+                **often,
             )
     assert reported == [("a.wav", "was away")] * 2
     assert dictionary.history.n_failed == 1
@@ -614,14 +615,14 @@ def test_a_position_of_another_kind_of_source_is_reported(tmp_path, position):
         def state(self):
             return position
 
-    train_on(Others({5: interrupt}), plan=CheckpointPlan(tmp_path / "c"))
+    train_on(Others({5: interrupt}), checkpoint=tmp_path / "c")
 
     class Strict(Arrays):
         def restore(self, state):
             self.n_given = 0 + state["n_given"]
 
     with pytest.raises(FileError, match=r"has an invalid position .*; delete the file to start"):
-        train_on(Strict(), plan=CheckpointPlan(tmp_path / "c", resume=True))
+        train_on(Strict(), checkpoint=tmp_path / "c", resume=True)
 
 
 def test_what_was_learned_is_kept_where_a_cluster_is_lost(tmp_path):
@@ -630,9 +631,9 @@ def test_what_was_learned_is_kept_where_a_cluster_is_lost(tmp_path):
 
     expected = train_on(Arrays())
     with pytest.raises(ondes.ClusterError):
-        train_on(Arrays({6: fail}), plan=CheckpointPlan(tmp_path / "c"))
+        train_on(Arrays({6: fail}), checkpoint=tmp_path / "c")
     kept = checkpoint.read(tmp_path / "c")
-    assert kept.model.estimator.n_frames_seen_ == 100
+    assert kept.dictionary.learner.n_frames_seen_ == 100
     kept_position = kept.position["n_given"]
     assert kept_position == 6  # this source counts a batch before it is given
     assert expected.history.n_frames == 180

@@ -228,8 +228,8 @@ def test_inputs_are_never_written_to(backend):
     frames.flags.writeable = False
     first = spectrogram(n_frames=4, seed=2)
     first.flags.writeable = False
-    model = learned(frames, backend, init=first, restarts="warm")
-    model.partial_fit(frames).transform(frames)
+    learned(frames, backend, init=first, restarts="warm").transform(frames)
+    learned(frames, backend, init=first).partial_fit(frames).transform(frames)
 
 
 @pytest.mark.parametrize("restarts", ["fresh", "warm"])

@@ -320,10 +320,8 @@ def test_a_heavy_prior_keeps_the_dictionary():
     frames, first = spectrogram(), spectrogram(n_frames=3, seed=8)
     first /= first.sum(axis=1, keepdims=True)
 
-    def moved(prior_frames):
-        model = ondes.OnlineNMF(
-            3, init=first, prior_frames=prior_frames, forgetting=ondes.GrowingMemory(0.0)
-        )
+    def moved(prior):
+        model = ondes.OnlineNMF(3, init=first, prior=prior, forgetting=ondes.GrowingMemory(0.0))
         return np.abs(model.partial_fit(frames[:100]).components_ - first).sum()
 
     assert moved(1e6) < 1e-3 < 1e-1 < moved(0.0)
@@ -333,7 +331,7 @@ def test_a_heavy_prior_keeps_the_dictionary():
 def test_the_prior_fades_like_as_many_frames_of_data(backend, cuts):
     """Frame s weighs (s / t)^p at time t, the prior being the first κ frames."""
     frames, first, kappa, p = spectrogram(n_frames=40), spectrogram(n_frames=3, seed=8), 25.0, 3.0
-    settings = {"prior_frames": kappa, "forgetting": ondes.GrowingMemory(p), "init": first}
+    settings = {"prior": kappa, "forgetting": ondes.GrowingMemory(p), "init": first}
     model = ondes.OnlineNMF(3, batch_size=None, backend=backend, **settings).initialise(frames)
     edges = np.cumsum([0, *cuts])
     for start, end in itertools.pairwise(edges):

@@ -12,10 +12,10 @@ from conftest import NEEDS_KERNEL
 from plain_settings import PLAIN
 
 import ondes
-from ondes import AudioSettings, FileError, OnlineNMF, RawFormat, Solver, Stft, training_run
-from ondes.nmf.learner import DictionaryLearner
+from ondes import AudioSettings, FileError, OnlineNMF, RawFormat, Solver, Stft
+from ondes.learning import run as training_run
+from ondes.nmf.host_trainer import HostTrainer
 from ondes.signal.batches import frame_batches
-from ondes.training import loop
 
 SR = 8000
 
@@ -136,10 +136,10 @@ def test_another_seed_gives_another_dictionary(album):
 def test_the_first_dictionary_is_drawn_from_several_batches_that_are_then_learned_from(
     album, monkeypatch
 ):
-    monkeypatch.setattr(loop, "INITIAL_FRAMES", 120)
+    monkeypatch.setattr(training_run, "INITIAL_FRAMES", 120)
     found = learn_small(album / "0.wav", batch_size=50)
-    audio = AudioSettings(SR, Stft(128))
-    n_shuffled = training_run.SHUFFLED_BYTES // (4 * 65)
+    audio = found.audio
+    n_shuffled = training_run.SHUFFLED_BYTES // (4 * audio.n_bins)
     batches = list(frame_batches(album / "0.wav", audio, 50, round_size=n_shuffled))
     expected = OnlineNMF(5, batch_size=50, random_state=0, backend="reference")
     for frames in (np.concatenate(batches[:3]), *batches[3:]):
@@ -152,10 +152,14 @@ def test_learning_continues_from_a_file_as_if_it_had_never_stopped(album):
     dictionary = learn_small(album / "0.wav")
     dictionary.save(album / "m.ondes")
     loaded = ondes.load(album / "m.ondes")
-    for each in (dictionary, loaded):
-        assert each.learn(album / "1.wav", n_passes=2) is each
+    further = [
+        ondes.learn(album / "1.wav", dictionary=each, n_passes=2) for each in (dictionary, loaded)
+    ]
+    assert same_bytes(dictionary, loaded)  # they stay as they were
+    assert dictionary.history.seconds == pytest.approx(4, abs=0.1)
+    dictionary, loaded = further
     assert same_bytes(dictionary, loaded)
-    for each in (dictionary, loaded):
+    for each in further:
         assert each.history.seconds == pytest.approx(12, abs=0.1)
         assert each.history.n_files == 2
     assert dictionary.history.divergence == loaded.history.divergence
@@ -165,7 +169,7 @@ def test_learning_continues_from_a_file_as_if_it_had_never_stopped(album):
 def test_the_backend_of_the_last_update_is_reported(album):
     dictionary = learn_small(album / "0.wav", backend="native")
     assert dictionary.estimator.backend_ == "native"
-    dictionary.with_compute("reference").learn(album / "1.wav")
+    dictionary = ondes.learn(album / "1.wav", dictionary=dictionary, backend="reference")
     assert dictionary.estimator.backend_ == "reference"
 
 
@@ -188,13 +192,15 @@ def test_the_history_and_its_curve_are_those_of_the_run(album):
 def test_the_divergence_is_the_average_over_all_frames_with_weights_that_grow(album, monkeypatch):
     """Frame s of t weighs s / t, whatever the estimator's own memory is."""
     batches = []
-    absorb = DictionaryLearner.absorb
+    absorb = HostTrainer.absorb
 
     def recorded(self, statistics, *others):
-        batches.append((round(statistics.n_frames), statistics.divergence / 65))
+        batches.append(
+            (round(statistics.n_frames), statistics.divergence / statistics.numerator.shape[1])
+        )
         return absorb(self, statistics, *others)
 
-    monkeypatch.setattr(DictionaryLearner, "absorb", recorded)
+    monkeypatch.setattr(HostTrainer, "absorb", recorded)
     settings = {"batch_size": 50, "forgetting": ondes.HalfLife(20)}
     history = learn_small(album.glob("*.wav"), **settings).history
     mean = np.concatenate([np.full(n, total / n) for n, total in batches])
@@ -225,7 +231,7 @@ def test_the_divergence_says_how_well_all_of_the_sound_is_explained(tmp_path):
 
 
 def test_the_learning_curve_stays_short(album, monkeypatch):
-    monkeypatch.setattr(loop, "INITIAL_FRAMES", 1)
+    monkeypatch.setattr(training_run, "INITIAL_FRAMES", 1)
     dictionary = learn_small(album / "0.wav", batch_size=1, solver=Solver(max_steps=1))
     frames = dictionary.history.learning_curve[:, 0]
     assert frames[-1] > 400
@@ -276,16 +282,14 @@ def test_wrong_parameters_are_reported_before_anything_is_read(album, wrong, sen
 
 
 def test_all_frames_at_once_need_an_array(album):
-    estimator = OnlineNMF(2, batch_size=None)
+    untrained = ondes.Dictionary(OnlineNMF(2, batch_size=None), AudioSettings(SR, Stft(128)))
     with pytest.raises(ValueError, match="batch_size=None needs all frames in one array"):
-        ondes.Dictionary(estimator, AudioSettings(SR, Stft(128))).learn(album / "absent.wav")
+        ondes.learn(album / "absent.wav", dictionary=untrained)
 
 
 def test_unknown_parameters_are_reported(album):
     with pytest.raises(TypeError, match="no_such_setting"):
         learn_small(album / "0.wav", no_such_setting=1)
-    with pytest.raises(TypeError, match="no_such_option"):
-        learn_small(album / "0.wav").learn(album / "1.wav", no_such_option=1)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +314,7 @@ def test_a_stream_is_read_once(album):
 
 def test_the_divergence_of_a_recording_is_minus_the_score_of_its_frames(album):
     dictionary = learn_small(album / "0.wav", top_db=None)
-    frames = np.abs(dictionary.audio.stft.forward(tones(1) / np.float32(2**15))) ** 2
+    frames = dictionary.audio.frames(tones(1) / np.float32(2**15))
     n_frames, divergence = dictionary.divergence(album / "1.wav")
     assert n_frames == len(frames)
     assert divergence == pytest.approx(-dictionary.estimator.score(frames), rel=1e-5)
@@ -327,7 +331,7 @@ def test_the_score_is_the_mean_over_the_frames_of_all_recordings(album):
 def test_a_recording_and_its_samples_have_the_same_activations(album):
     dictionary = learn_small(album / "0.wav")
     samples = tones(1) / np.float32(2**15)
-    expected = dictionary.estimator.transform(dictionary.audio.stft.power(samples))
+    expected = dictionary.estimator.transform(dictionary.audio.frames(samples))
     for given in (album / "1.wav", str(album / "1.flac"), samples):
         np.testing.assert_allclose(dictionary.transform(given), expected, rtol=1e-4, atol=1e-9)
     twice = np.stack([samples, -samples], axis=1)
@@ -341,6 +345,100 @@ def test_a_dictionary_of_arrays_has_no_audio_settings(album):
     frames = np.random.default_rng(0).exponential(size=(50, 65))
     dictionary = ondes.Dictionary(OnlineNMF(2, random_state=0).fit(frames))
     assert (dictionary.audio, dictionary.history) == (None, None)
-    for use in (dictionary.transform, dictionary.learn, dictionary.score):
+
+    def learn_more(path):
+        ondes.learn(path, dictionary=dictionary)
+
+    for use in (dictionary.transform, learn_more, dictionary.score):
         with pytest.raises(ValueError, match="has no audio settings"):
             use(album / "0.wav")
+
+
+# ---- the paper's preset ----
+
+
+class Passes:
+    """The frames of one pass after the other, in the order in which `learn` reads them."""
+
+    def __init__(self, path, audio, n_passes):
+        sizes = {"round_size": 2**20, "n_passes": n_passes, "segment_size": 1024}
+        batches = [each for each in frame_batches(path, audio, 100, **sizes) if len(each)]
+        self.passes = np.split(np.concatenate(batches), n_passes)
+
+    def __iter__(self):
+        yield self.passes.pop(0)
+
+
+@pytest.mark.parametrize("n_passes", [1, 3])
+def test_the_preset_of_the_paper_learns_what_its_estimator_learns(tmp_path, n_passes):
+    soundfile.write(tmp_path / "a.wav", tones(0), SR)
+    audio, found = AudioSettings(SR, Stft(128), None, fmax=SR / 2), {}
+    for r in (0.0, 0.7, 1.0):
+        how = {"sr": SR, "n_fft": 128, "fmax": SR / 2, "top_db": None, "batch_size": 100}
+        how |= {"solver": Solver.paper(10), "forgetting": ondes.PerPass(r), "n_passes": n_passes}
+        found[r] = ondes.learn(tmp_path / "a.wav", 5, preset="paper", **how)
+        frames = Passes(tmp_path / "a.wav", audio, n_passes)
+        expected = OnlineNMF.paper(
+            5,
+            batch_size=100,
+            solver=Solver.paper(10),
+            forgetting=ondes.PerPass(r, n_frames=len(frames.passes[0])),
+            shuffle=False,
+            n_passes=n_passes,
+            random_state=0,
+        ).fit(frames)
+        np.testing.assert_allclose(found[r].components, expected.components_, rtol=1e-9, atol=0)
+    assert not np.allclose(found[0.0].components, found[0.7].components, rtol=1e-3)
+    assert not np.allclose(found[0.7].components, found[1.0].components, rtol=1e-3)
+
+
+# ---- used or refused ----
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"n_components": 5}, "n_components=5 cannot be chosen where learning continues"),
+        ({"preset": "separation"}, "preset='separation' cannot be chosen where learning"),
+        ({"window": "hann"}, "window='hann' cannot be chosen where learning continues"),
+        ({"top_db": None}, "top_db=None cannot be chosen where learning continues"),
+        ({"forgetting": ondes.HalfLife(9)}, "forgetting=.* cannot be chosen where learning"),
+    ],
+)
+def test_settings_of_the_dictionary_are_refused_where_learning_continues(album, given, sentence):
+    dictionary = learn_small(album / "0.wav")
+    with pytest.raises(ValueError, match=sentence):
+        ondes.learn(album / "absent.wav", dictionary=dictionary, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"checkpoint_every": 5}, "checkpoint_every=5 needs checkpoint"),
+        ({"n_workers": 2}, "n_workers=2 needs cluster='local'"),
+        ({"n_workers": 2, "cluster": "in-process"}, "n_workers=2 needs cluster='local'"),
+        ({"n_shards": 2}, "n_shards=2 needs cluster"),
+        ({"round_size": 99}, "round_size=99 needs cluster"),
+        ({"n_passes": 0}, "n_passes=0 must be a whole number from 1"),
+        ({"raw": RawFormat(SR)}, "raw= is for samples in files and streams"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(given, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        learn_small(tones(0), **given)
+
+
+def test_what_only_computes_may_be_chosen_where_learning_continues(album):
+    dictionary = learn_small(album / "0.wav")
+    seen = []
+    chosen = {"backend": "reference", "n_jobs": 2, "callback": seen.append}
+    more = ondes.learn(album / "1.wav", dictionary=dictionary, **chosen)
+    assert seen
+    assert all(each is more.learner for each in seen)
+    assert same_bytes(more, ondes.learn(album / "1.wav", dictionary=dictionary))
+
+
+def test_recordings_that_cannot_be_read_are_not_called_silent(tmp_path):
+    (tmp_path / "a.wav").write_bytes(b"no sound")
+    with pytest.raises(ValueError, match=r"^The recordings could not be read, so there is .*\.$"):
+        learn_small(tmp_path / "a.wav", on_error=lambda *_: None)

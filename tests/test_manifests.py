@@ -12,7 +12,7 @@ from plain_settings import PLAIN
 
 import ondes
 from ondes.errors import FileError
-from ondes.signal.locations import Part, RemotePath
+from ondes.signal.locations import RemotePath, Span
 from ondes.signal.recordings import find_recordings
 
 SR = 8000
@@ -56,11 +56,29 @@ def test_a_csv_file_with_times(album, delimiter):
     ]
     text = "\n".join(delimiter.join(row) for row in rows)
     assert listed(album / "list.csv", text) == [
-        Part(album / "a.wav", 0.0, 0.5),
-        Part(album / "a.wav", 1.5, 3.0),
+        Span(album / "a.wav", 0.0, 0.5),
+        Span(album / "a.wav", 1.5, 3.0),
         album / "b c.flac",
-        Part(album / "sub/d,e.wav", 2.0),
+        Span(album / "sub/d,e.wav", 2.0),
     ]
+
+
+RAVEN = "Selection\tView\tChannel\tBegin Time (s)\tEnd Time (s)\tLow Freq (Hz)\tHigh Freq (Hz)"
+
+
+def test_a_selection_table_of_raven(album):
+    """One sound, whose name the table has; a sequence, whose times go on; one made elsewhere."""
+    rows = "1\tWaveform 1\t1\t0.5\t2\t100\t900\n1\tSpectrogram 1\t1\t0.5\t2\t100\t900\n"
+    found = listed(album / "b c.Table.1.selections.txt", f"{RAVEN}\n{rows}")
+    assert found == [Span(album / "b c.flac", 0.5, 2.0)]
+    header = f"{RAVEN}\tBegin Path\tFile Offset (s)\n"
+    rows = f"1\tSpectrogram 1\t1\t5\t6.5\t1\t2\t{album / 'sub/d,e.wav'}\t1\n"
+    rows += "2\tSpectrogram 1\t1\t9\t10\t1\t2\tC:\\Users\\me\\a.wav\t1\n"
+    assert listed(album / "all.txt", header + rows) == [
+        Span(album / "a.wav", 1.0, 2.0), Span(album / "sub/d,e.wav", 1.0, 2.5)
+    ]  # fmt: skip
+    with pytest.raises(FileError, match="recording 1 has no path, or invalid times"):
+        listed(album / "nothing.txt", f"{RAVEN}\n1\tSpectrogram 1\t1\t0\t1\t1\t2\n")
 
 
 def test_a_relative_path_counts_from_the_manifest(album, monkeypatch):
@@ -72,7 +90,7 @@ def test_learning_from_a_manifest_is_learning_from_its_parts(album):
     text = "path,start,end\na.wav,0.5,2\nb c.flac,,\n"
     (album / "list.csv").write_text(text)
     from_list = ondes.learn(f"@{album / 'list.csv'}", 3, **SMALL)
-    parts = [Part(album / "a.wav", 0.5, 2), album / "b c.flac"]
+    parts = [Span(album / "a.wav", 0.5, 2), album / "b c.flac"]
     assert from_list.components.tobytes() == ondes.learn(parts, 3, **SMALL).components.tobytes()
 
 
@@ -142,3 +160,14 @@ print(len(found), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) 
     n_found, n_bytes = map(int, subprocess.check_output(command).split())
     assert n_found == 100_000
     assert n_bytes < 1024 * n_found
+
+
+def test_a_malformed_url_is_named_and_the_others_are_found(album):
+    found = listed(album / "list.txt", f"{album / 'a.wav'}\nhttp://[not-an-address/b.wav\n")
+    assert [each.name for each in found] == ["a.wav", "b.wav"]
+
+
+def test_a_field_of_a_csv_that_never_ends_is_named(album):
+    rows = "\n".join("x" * 60 for _ in range(4000))
+    with pytest.raises(FileError, match=r"^@.*list\.csv: is not CSV after recording \d+: .*\.$"):
+        listed(album / "list.csv", f'path,start\na.wav,1\n"{rows}')

@@ -7,11 +7,10 @@ import soundfile
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.batches import MiniBatches, Rounds
 from ondes.signal.frame_reader import HostFrameReader
-from ondes.signal.memory_reader import MemoryReader, describe
-from ondes.signal.schedule import Schedule
-from ondes.signal.segment_reader import SegmentReader
-from ondes.signal.segments import Segment, survey
+from ondes.signal.schedule import Schedule, Segment
+from ondes.signal.segment_reader import MemoryReader, SegmentReader
 from ondes.signal.stft import Stft
+from ondes.signal.survey import describe, survey
 
 SR = 8000
 AUDIO = AudioSettings(SR, Stft(64), 40.0)

@@ -204,13 +204,13 @@ def test_a_frame_depends_on_itself_alone(isa, dtype, data):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n_frames", [100, 5000])
+@pytest.mark.parametrize("shape", [(100, 19, 5), (128, 600, 120), (5000, 19, 5)])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_the_number_of_threads_changes_no_bit(isa, dtype, n_frames, loss):
+def test_the_number_of_threads_changes_no_bit(isa, dtype, shape, loss):
     options = {"penalty": GroupLog(1.0), "divergence": BetaDivergence.of(loss)}
-    case = make_case(n_frames, 19, 5, dtype, **options)
+    case = make_case(*shape, dtype, **options)
     with instruction_set(isa):
-        runs = [native.summarise(case.frames, case.problem, n_jobs=jobs) for jobs in (1, 2, 5, -1)]
+        runs = [native.summarise(case.frames, case.problem, n_jobs=jobs) for jobs in (1, 2, 7, 16)]
     for activations, sums in runs[1:]:
         np.testing.assert_array_equal(activations, runs[0][0])
         np.testing.assert_array_equal(sums.numerator, runs[0][1].numerator)
@@ -272,6 +272,25 @@ from ondes.nmf.divergence import level_frames
 from ondes.nmf.problem import Problem, Solver
 frames = level_frames(np.random.default_rng(0).random((500, 64)))
 native.encode(frames, Problem(np.full((4, 64), 1 / 64), 1e-8, Solver()), n_jobs=3)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=20)
+
+
+@pytest.mark.parametrize("max_steps", [1, 20_000])  # at the end of a call, and in its midst
+def test_the_process_ends_cleanly_while_a_daemon_thread_is_in_the_kernel(max_steps):
+    script = f"""
+import threading, time
+import numpy as np
+from ondes.nmf.backends import native
+from ondes.nmf.divergence import level_frames
+from ondes.nmf.problem import Problem, Solver
+frames = level_frames(np.random.default_rng(0).random((2000, 257)))
+problem = Problem(np.full((16, 257), 1 / 257), 1e-8, Solver({max_steps}))
+def solve_for_ever():
+    while True:
+        native.encode(frames, problem, n_jobs=2)
+threading.Thread(target=solve_for_ever, daemon=True).start()
+time.sleep(0.1)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=20)
 

@@ -46,7 +46,7 @@ def frames(n_frames=200, n_bins=20, seed=0, dtype=np.float64, zeros=0.0):
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, bool])
-def test_activations_that_are_integers_are_numbers_like_others(dtype):
+def test_levels_that_are_integers_are_numbers_like_others(dtype):
     model = OnlineNMF(3, n_passes=1, random_state=0).fit(frames())
     activations = np.array([[1, 0, 1], [0, 1, 1]], dtype=dtype)
     expected = activations.astype(np.float64) @ model.components_
@@ -63,14 +63,14 @@ def test_the_background_is_added_to_activations_that_are_integers():
 
 @pytest.mark.parametrize("forgetting", [None, ondes.GrowingMemory(2.0), ondes.HalfLife(10**6)])
 def test_a_first_dictionary_of_much_weight_stays(forgetting):
-    """`prior_frames` is how many frames of data it weighs."""
+    """`prior` is how many frames of data it weighs."""
     init = np.random.default_rng(1).gamma(0.5, size=(3, 20)) + 1e-3
     init /= init.sum(axis=1, keepdims=True)
     moved = {}
-    for prior_frames in (0.0, 1e6):
-        settings = {"prior_frames": prior_frames, "forgetting": forgetting, "n_passes": 1}
+    for prior in (0.0, 1e6):
+        settings = {"prior": prior, "forgetting": forgetting, "n_passes": 1}
         model = OnlineNMF(3, init=init, random_state=0, **settings).fit(frames())
-        moved[prior_frames] = np.abs(model.components_ - init).max()
+        moved[prior] = np.abs(model.components_ - init).max()
     assert moved[0.0] > 0.05
     assert moved[1e6] < 0.01 * moved[0.0]
 
@@ -183,9 +183,9 @@ def test_any_sparsity_is_finite_or_refused(beta_loss, sparsity, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("prior_frames", [1e-300, 1e6, 1e12, 1e200])
-def test_a_prior_of_any_weight_is_finite_or_refused(prior_frames, dtype):
-    outcomes = outcomes_of(dtype, prior_frames=prior_frames)
+@pytest.mark.parametrize("prior", [1e-300, 1e6, 1e12, 1e200])
+def test_a_prior_of_any_weight_is_finite_or_refused(prior, dtype):
+    outcomes = outcomes_of(dtype, prior=prior)
     assert is_right(outcomes), outcomes
 
 
@@ -243,3 +243,62 @@ def test_data_of_any_scale_gives_the_same_dictionary(backend_of_all, dtype, expo
         scaled = np.ldexp(data, int(exponent * np.log2(10)))
         learned = OnlineNMF(3, **settings).fit(scaled).components_
         np.testing.assert_allclose(learned, plain, rtol=1e-3, atol=1e-7)
+
+
+# ---- Any allowed settings, on any frames ----
+
+LINES = ondes.LogSparsity(0.1)
+
+
+def at_random(seed, backend):
+    """Frames and settings of an estimator, drawn with this seed."""
+    rng = np.random.default_rng(seed)
+    n_bins, n_frames = (int(rng.choice(each)) for each in ([1, 2, 5, 33], [1, 3, 20, 60]))
+    n_components, kind = int(rng.integers(1, 8)), rng.integers(5)
+    frames = rng.exponential(size=(n_frames, n_bins))
+    if kind == 1:
+        frames *= rng.random(frames.shape) < 0.5
+    elif kind == 2:
+        frames = 10.0 ** rng.uniform(-18, 12, size=frames.shape)
+    elif kind == 3:
+        frames = rng.exponential(size=(n_frames, 1)) * 10.0 ** rng.uniform(-12, 0, size=n_bins)
+    elif kind == 4:
+        frames = (rng.random(frames.shape) < 0.05) * 1e3
+
+    def one_of(*values):
+        return values[rng.integers(len(values))]
+
+    settings = {
+        "beta_loss": one_of(0, 0, 1) if backend == "native" else one_of(0, 0, 0.5, 1, 1.5, 2),
+        "sparsity": one_of(0, 0, 1, 1000, 1e6),
+        "batch_size": one_of(1, 2, 8, 100),
+        "n_passes": one_of(1, 3, 8),
+        "init": one_of("auto", "random", "k-means++", "parts"),
+        "forgetting": one_of(None, ondes.PerPass(0.0), ondes.PerPass(0.5), ondes.HalfLife(3)),
+        "solver": one_of(
+            None, ondes.Solver.paper(1), ondes.Solver.paper(30), ondes.Solver(40),
+            ondes.Solver(5, exponent=0.7, momentum=()),
+        ),
+        "dictionary_exponent": one_of(0.5, 0.9, 1),
+        "restarts": one_of("fresh", "warm"),
+        "noise_floor": one_of(1e-15, 1e-12, 1e-3, 1),
+        "prior": one_of(0, 0, 5),
+        "penalty": one_of(None, None, None, ondes.GroupLog(1.0), ondes.L1(100.0)),
+        "background": one_of(*[None] * 5, rng.exponential(size=n_bins) * one_of(0, 1e-6, 1e6)),
+    }  # fmt: skip
+    if not (settings["beta_loss"] or settings["sparsity"]):
+        settings["dictionary_penalty"] = one_of(*[None] * 4, ondes.Smoothness(1e-3), LINES)
+    frames = frames.astype(one_of(np.float32, np.float64))
+    return frames, ondes.OnlineNMF(n_components, random_state=seed, backend=backend, **settings)
+
+
+@pytest.mark.parametrize("seeds", [range(40), range(40, 80)], ids=str)
+def test_any_settings_give_finite_numbers_without_a_warning(backend, seeds):
+    for seed in seeds:
+        frames, model = at_random(seed, backend)
+        model.fit(frames)
+        for found in (
+            model.components_, model.statistics_.numerator, model.statistics_.denominator,
+            model.statistics_.divergence, model.transform(frames), model.score_samples(frames),
+        ):  # fmt: skip
+            assert np.isfinite(found).all(), f"seed {seed}"

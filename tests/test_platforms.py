@@ -137,7 +137,7 @@ def test_no_module_imports_what_only_unix_has():
 
 
 def test_a_stop_signal_may_be_any_that_the_system_has():
-    from ondes.training.stop_signals import StopSignals
+    from ondes.learning.interruption import StopSignals
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup may ignore it
     try:

@@ -2,26 +2,31 @@
 
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
+import time
+import traceback
+import tracemalloc
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+from hostile_server import ANSWERS, hostile_server
 from loopback import serving, without_proxies
 from plain_settings import PLAIN
 
 import ondes
 from ondes.errors import FileError
 from ondes.signal import remote
-from ondes.signal.locations import Part, RemotePath
+from ondes.signal.locations import RemotePath, Span
 from ondes.signal.recordings import RawFormat, find_recordings, open_blocks, probe, read
 
-pytest.importorskip("fsspec", reason="needs the extra `remote`")
 pytest.importorskip("aiohttp", reason="needs the extra `remote`")
+HTTPFileSystem = pytest.importorskip("fsspec.implementations.http").HTTPFileSystem
 
 SR = 8000
 SMALL = {"sr": SR, "n_fft": 128, "hop_length": 64, **PLAIN}
@@ -86,8 +91,8 @@ def test_every_format_has_the_samples_of_the_file(album, name):
         assert np.array_equal(read(path)[0], read(album / name)[0])
         with open_blocks(path, start=100_001) as blocks:
             assert np.array_equal(np.concatenate(list(blocks)), read(album / name)[0][100_001:])
-        part = Part(path, 3, 4)
-        assert np.array_equal(read(part)[0], read(Part(album / name, 3, 4))[0])
+        part = Span(path, 3, 4)
+        assert np.array_equal(read(part)[0], read(Span(album / name, 3, 4))[0])
 
 
 def test_a_folder_on_a_web_server_gives_the_dictionary_of_the_disk(album, learned):
@@ -291,4 +296,39 @@ def test_a_file_in_a_folder_is_never_a_url(tmp_path, monkeypatch):
 def test_neither_a_password_nor_a_key_is_printed_or_kept():
     path = RemotePath("https://me:secret@example.org/a.wav?signature=secret")
     assert str(path) == "https://example.org/a.wav"
-    assert str(Part(path, 1)) == "https://example.org/a.wav#t=1"
+    assert str(Span(path, 1)) == "https://example.org/a.wav#t=1"
+
+
+# ---- hostile servers ----
+
+
+@pytest.mark.parametrize("how", ANSWERS)
+def test_no_answer_gives_wrong_sound_much_memory_or_a_secret(album, monkeypatch, how):
+    monkeypatch.setattr(remote, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(remote, "DEADLINE_S", 1.0)
+    HTTPFileSystem.clear_instance_cache()  # sessions of other tests have another deadline
+    tracemalloc.start()
+    begin = time.monotonic()
+    with hostile_server((album / "a.wav").read_bytes(), how) as server:
+        url = f"{server.url}/a.wav?X-Signature=a-secret-key"
+        with pytest.raises(FileError) as caught:
+            read(url)
+        assert all(each.get("Accept-Encoding") == "identity" for each in server.requests)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "a-secret-key" not in "".join(traceback.format_exception(caught.value))
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/a\.wav: [^:]+( \(.+\).*)?\.", str(caught.value))
+    assert peak < 16 * 2**20
+    assert time.monotonic() - begin < 20
+    HTTPFileSystem.clear_instance_cache()
+
+
+def test_an_endless_listing_is_not_read_to_its_end(monkeypatch):
+    monkeypatch.setattr(remote, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(remote, "MAX_ANSWER_BYTES", 2**20)
+    tracemalloc.start()
+    with hostile_server(b"x", "endless") as server, pytest.raises(FileError, match="be listed"):
+        find_recordings(f"{server.url}/folder/")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 * 2**20

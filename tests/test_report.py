@@ -24,9 +24,10 @@ from conftest import NEEDS_TORCH
 from test_trained import weights
 
 from ondes import atomic_file
-from ondes.dictionary import Dictionary
 from ondes.errors import DeviceError, FileError
-from ondes.history import SeparatorHistory, TrainingHistory
+from ondes.models.dictionary import Dictionary
+from ondes.models.history import SeparatorHistory, TrainingHistory
+from ondes.models.trained_separator import TrainedSeparator
 from ondes.nmf.estimator import OnlineNMF
 from ondes.report import (
     Component,
@@ -41,14 +42,12 @@ from ondes.report import (
     render,
     write_report,
 )
-from ondes.report.budget import Budget, budget_for
 from ondes.report.excerpts import ShownExcerpt
-from ondes.report.sounds import EncodedSound
+from ondes.report.sounds import Budget, EncodedSound, budget_for
 from ondes.report.tracks import TrackBuilder
 from ondes.separation import Sources, separate
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.stft import Stft
-from ondes.trained import TrainedSeparator
 
 pytest.importorskip("matplotlib", reason="the extra 'report' is not installed")
 pytest.importorskip("jinja2", reason="the extra 'report' is not installed")
@@ -79,7 +78,7 @@ def make_content(**changes: Any) -> ReportContent:
     frames = [stft.power(x) for x in (tone, noise)]
     dictionary = np.array([f.sum(axis=0) / f.sum() for f in frames])
     powers = [np.square(x).reshape(100, -1).mean(axis=1) for x in (tone, noise)]
-    sources = (make_track("Tone", tone, score=12.34, components=(0,)),
+    sources = (make_track("Tone", tone, scores=(-0.66, 12.34), components=(0,)),
                make_track("Noise", noise, components=(1,)))  # fmt: skip
     last = make_track("", noise[-2 * SR :]).sound
     sounds = (sources[0].sound, replace(last, start=SECONDS - 2))
@@ -146,6 +145,16 @@ def test_shows_sources_components_learning_settings_in_this_order(parsed: Page) 
     places = [main.index(word) for word in words]
     assert places == sorted(places)
     assert "Shown: 0:00 to 0:06 of 3:12:45" in parsed.text
+
+
+def test_the_summary_has_the_scores_before_and_after(parsed: Page) -> None:
+    contents = parsed.text[: parsed.text.index("All tracks play in sync")]
+    assert re.search(r"Tone\s*92\.\d%\s*−0\.7 dB\s*12\.3 dB\s*\+13\.0 dB", contents)
+    assert "signal-to-distortion ratio" in contents
+    assert "SI-SDR" not in Page(render(make_content(sources=()))).text
+    links = [each["href"] for each in parsed.all("a") if each["href"].startswith("#")]
+    assert {"#summary", "#sources", "#components", "#learning", "#settings"} <= set(links)
+    assert len([each for each in parsed.all("img") if "Colours" in each["alt"]]) == 1
 
 
 def test_learning_is_judged_against_one_spectrum(parsed: Page) -> None:
@@ -320,7 +329,10 @@ def decode_image(uri: str) -> np.ndarray[Any, Any]:
 
 
 def test_spectrogram_puts_sound_where_the_axes_say(html: str, parsed: Page) -> None:
-    tone = decode_image(parsed.all("img")[1]["src"])
+    (picture,) = (
+        each for each in parsed.all("img") if each["alt"].startswith("Spectrogram of Tone")
+    )
+    tone = decode_image(picture["src"])
     n_rows, n_columns = tone.shape
     assert tone[:, : n_columns // 2 - 2].mean() > 4 * tone[:, n_columns // 2 + 2 :].mean()
     height = 100 * (1 - (tone.sum(axis=1).argmax() + 0.5) / n_rows)
@@ -380,9 +392,9 @@ def decibels(power: float) -> float:
 
 def test_shares_are_those_of_the_sounds_that_play(toy: Sources) -> None:
     mixture = stereo_noise(SR)
-    content = build_report(mixture, toy, title="noise", scores={"low": 3.0})
-    assert [(s.name, s.score, s.components) for s in content.sources] == [
-        ("low", 3.0, (0, 1)),
+    content = build_report(mixture, toy, title="noise", scores={"low": (1.0, 3.0)})
+    assert [(s.name, s.scores, s.components) for s in content.sources] == [
+        ("low", (1.0, 3.0), (0, 1)),
         ("high", None, (2, 3)),
     ]
     assert content.mixture.power == pytest.approx(np.mean(mixture**2), rel=1e-5)
@@ -420,7 +432,7 @@ def test_component_sounds_are_those_of_the_component(toy: Sources) -> None:
 
 
 def test_a_component_plays_where_it_is_loudest(toy: Sources) -> None:
-    from ondes.report.component_sounds import component_sounds
+    from ondes.report.sounds import component_sounds
 
     mixture = stereo_noise(6 * SR) * np.repeat([0.01, 0.1, 0.01], 2 * SR)[:, None].astype("f4")
     powers = np.repeat([[0.0], [1.0], [0.5]], 4, axis=1)
@@ -495,7 +507,7 @@ def test_a_trained_separator_has_a_report(tmp_path: Path) -> None:
     assert [each["aria-label"] for each in parsed.all("audio")] == ["Mixture", "a", "b"]
     assert "9.5 dB" in parsed.text
     assert "−1.0 dB" in parsed.text
-    stems = separator.separate(mixture, sr=SR)
+    stems = separate(mixture, separator, sr=SR)
     for name in "ab":
         share = np.mean(stems[name] ** 2) / np.mean(mixture**2)
         assert f"{share:.1%} of the mixture’s power" in parsed.text
@@ -742,6 +754,9 @@ def test_pictures_load(opened: Browser) -> None:
 def test_keyboard_plays_and_pauses(opened: Browser, track: str) -> None:
     button = f"[data-plays={track}]"
     label = f"document.querySelector('{button}').getAttribute('aria-label')"
+    if track.startswith("component"):
+        opened.tab_to(f"details:has(#{track}) > summary")
+        opened.press("Enter")
     opened.tab_to(button)
     assert opened.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     opened.press("Space")
@@ -881,9 +896,29 @@ def test_a_click_on_a_picture_goes_there_and_the_end_rewinds(opened: Browser) ->
 def test_fits_the_width(opened: Browser, report: Path, width: int) -> None:
     opened.open(report, width)
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    opened.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
     hidden = "[...document.querySelectorAll('.grid .track')].forEach((track) => "
     opened.evaluate(hidden + "track.style.contentVisibility = 'visible')")
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_controls_are_one_row_on_a_phone(opened: Browser, report: Path) -> None:
+    opened.open(report, 360)
+    rows = opened.evaluate("""[...document.querySelectorAll("#transport, .buttons")].map((row) =>
+      [...row.querySelectorAll("button, input, select")].filter((each) => each.offsetParent)
+        .map((each) => each.getBoundingClientRect())
+        .map((box) => Math.round((box.top + box.bottom) / 2)))""")
+    assert max(map(len, rows)) == 5
+    assert all(max(middles) - min(middles) <= 1 for middles in rows if middles), rows
+
+
+def test_components_are_folded_under_their_source(opened: Browser) -> None:
+    folds = "[...document.querySelectorAll('details > summary')].map((each) => each.innerText)"
+    assert opened.evaluate(folds) == ["1 component of Tone", "1 component of Noise"]
+    seen = "document.querySelector('#component-0').checkVisibility()"
+    assert opened.evaluate(seen) is False
+    opened.evaluate("document.querySelector('details > summary').click()")
+    assert opened.evaluate(seen) is True
 
 
 def test_without_scripts_the_browser_has_its_own_players(opened: Browser, report: Path) -> None:

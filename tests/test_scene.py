@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 from ondes.scores import si_sdr, si_sdr_gain
 
 
@@ -41,7 +41,7 @@ def test_any_length_and_rate(seconds, sr):
 
 
 def test_plucked_strings_are_in_tune():
-    from ondes.scene import _pluck
+    from ondes.demo_scene import _pluck
 
     for pitch in (60, 69, 84):
         note = _pluck(pitch, 1.0, 22050, np.random.default_rng(0))

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ondes.signal.audio_settings import AudioSettings
-from ondes.signal.schedule import Position, Schedule
-from ondes.signal.segments import Recording, Segment
+from ondes.signal.schedule import Position, Schedule, Segment
 from ondes.signal.stft import Stft
+from ondes.signal.survey import Recording
 
 SR = 8000
 STFT = Stft(64)

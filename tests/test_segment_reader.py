@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from ondes.signal import recordings as signal_recordings
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.frame_reader import FrameBuffer
+from ondes.signal.schedule import Segment
 from ondes.signal.segment_reader import RecordingReader, SegmentReader
-from ondes.signal.segments import Recording, Segment, survey
 from ondes.signal.stft import Stft
+from ondes.signal.survey import Recording, survey
 
 SR = 8000
 
@@ -40,7 +41,7 @@ def frames_of(path, stft):
 
 
 def frames_in(blocks, stft, n_expected=0):
-    buffer = FrameBuffer(stft, n_expected)
+    buffer = FrameBuffer(AudioSettings(SR, stft), n_expected)
     for samples in blocks:
         buffer.add(samples)
     return buffer.frames
@@ -115,7 +116,7 @@ def test_the_number_of_threads_is_checked():
 def test_frames_that_are_not_kept_make_room_for_the_next():
     stft, samples = Stft(16), noise(3, 160).astype(np.float32)
     first, second, third = (frames_in([each], stft) for each in samples)
-    buffer = FrameBuffer(stft, 30)
+    buffer = FrameBuffer(AudioSettings(SR, stft), 30)
     buffer.add(samples[0])
     buffer.add(samples[1])
     is_kept = np.arange(len(second)) % 3 == 1

@@ -2,11 +2,16 @@
 
 import itertools
 import re
+import signal
+import subprocess
+import sys
+import time
 import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import soundfile
 import soxr
 from conftest import NEEDS_TORCH
 from hypothesis import given
@@ -14,20 +19,26 @@ from hypothesis import strategies as st
 from scipy.signal import lfilter
 from sklearn.base import clone
 
-from ondes.dictionary import Dictionary
-from ondes.discovery import discover_sources, source_names
+import ondes
+from ondes.demo_scene import make_scene
 from ondes.errors import DeviceError, FileError
+from ondes.models.adaptation import AdaptedSources, FreeComponents
+from ondes.models.dictionary import Dictionary
+from ondes.models.masks import source_masks
+from ondes.models.sources import FLOOR
 from ondes.nmf.divergence import BetaDivergence
 from ondes.nmf.encoding import Compute, encode
 from ondes.nmf.estimator import OnlineNMF
-from ondes.nmf.penalties import GroupLog
-from ondes.scene import make_scene
 from ondes.scores import si_sdr, si_sdr_gain
 from ondes.separation import Separator, Sources, separate, separate_file
-from ondes.separation.adaptation import AdaptedSources, FreeComponents
-from ondes.separation.grouping import component_features, group_components
-from ondes.separation.masks import source_masks
-from ondes.separation.sources import FLOOR
+from ondes.separation import separator as separator_module
+from ondes.separation.discovery import (
+    component_features,
+    discover_sources,
+    group_components,
+    source_names,
+)
+from ondes.separation.separator import separator_of
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.audio_writer import write_audio
 from ondes.signal.stft import Stft
@@ -41,7 +52,7 @@ LONG_FRAMES = AudioSettings(SR, Stft(2048, 512))
 KULLBACK_LEIBLER = {"beta_loss": "kullback-leibler", "sparsity": 2.0}
 # Every kind of models and of options; free components and adapting sources exclude each other.
 KINDS = ["itakura-saito", "kullback-leibler"]
-OPTIONS = [{}, {"residual": "residual"}, {"n_free": 2}, {"adapt": "source 0"}]
+OPTIONS = [{}, {"n_free": 2}, {"adapt": "source 0"}]
 
 
 def toy_sources(n_sources=2, stft=SHORT_FRAMES, kind="itakura-saito"):
@@ -123,14 +134,13 @@ def test_sources_sum_to_unusual_mixtures(mixture, kind, options):
     np.testing.assert_allclose(total_of(stems), mixture, atol=1e-5 * np.abs(mixture).max(initial=1))
 
 
-@pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_masks_lie_between_zero_and_one_and_sum_to_one(residual, kind):
+def test_masks_lie_between_zero_and_one_and_sum_to_one(kind):
     frames = np.random.default_rng(0).exponential(size=(50, 17)).astype(np.float32) ** 3
     frames[7] = 0
     frames[:, 3] = 0
-    masks = source_masks(frames, toy_sources(3, kind=kind), residual=residual)
-    assert masks.shape == (4 if residual else 3, 50, 17)
+    masks = source_masks(frames, toy_sources(3, kind=kind))
+    assert masks.shape == (3, 50, 17)
     assert masks.min() >= -1e-6
     np.testing.assert_allclose(masks.sum(axis=0), 1, atol=1e-6)
 
@@ -155,15 +165,27 @@ def test_any_blocks_give_the_same_bits(sizes, channels, options, kind):
     mixture = rng.standard_normal((1500,) if channels is None else (1500, channels))
     sources, options = toy_sources(kind=kind), {"batch_size": 16, **options}
     whole = separate(mixture, sources, sr=SR, **options)
-    pieces = streamed(Separator(sources, **options), mixture, sizes)
+    pieces = streamed(separator_of(sources, **options), mixture, sizes)
     for name in whole:
         np.testing.assert_array_equal(whole[name], pieces[name])
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("n_jobs", [2, 7])
+def test_the_number_of_threads_changes_no_bit(options, n_jobs, monkeypatch):
+    monkeypatch.setattr(separator_module, "VALUES_AT_A_TIME", 1)  # 16 frames for each thread
+    mixture = np.random.default_rng(0).standard_normal((9000, 2)).astype(np.float32)
+    sources = toy_sources(kind="kullback-leibler")
+    alone = separate(mixture, sources, sr=SR, **options)
+    pieces = streamed(separator_of(sources, n_jobs=n_jobs, **options), mixture, [5000, 77])
+    for name, samples in alone.items():
+        np.testing.assert_array_equal(pieces[name], samples)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_separator_can_be_used_again_after_flush(options):
     mixture = np.random.default_rng(0).standard_normal(1000)
-    separator = Separator(toy_sources(kind="kullback-leibler"), batch_size=16, **options)
+    separator = separator_of(toy_sources(kind="kullback-leibler"), batch_size=16, **options)
     first = streamed(separator, mixture, [100])
     again = streamed(separator, mixture, [100])
     for name in first:
@@ -174,7 +196,7 @@ def test_a_separator_can_be_used_again_after_flush(options):
 @pytest.mark.parametrize("options", [{"n_free": 2}, {"adapt": "source 0", "batch_size": 64}])
 def test_memory_does_not_grow_with_the_stream(options):
     block = np.random.default_rng(0).standard_normal((4096, 2)).astype(np.float32)
-    separator = Separator(toy_sources(stft=Stft(256)), **options)
+    separator = separator_of(toy_sources(stft=Stft(256)), **options)
 
     def peak_of(n_blocks):
         tracemalloc.reset_peak()
@@ -271,7 +293,7 @@ def test_sources_of_a_file_are_those_of_its_samples(tmp_path):
     np.testing.assert_array_equal(of_file.components, of_samples.components)
     assert of_file.groups == of_samples.groups
     assert set(of_file.groups) == set(source_names(2))
-    assert of_file.audio == of_samples.audio == AudioSettings(SR, Stft(1024, 512), top_db=60.0)
+    assert of_file.audio == of_samples.audio == AudioSettings(SR, Stft(1024, 512), fmax=SR / 2)
 
 
 def test_names_of_discovered_sources_sort_by_loudness():
@@ -425,20 +447,6 @@ def test_squared_magnitudes_make_the_masks_of_magnitude_models():
     np.testing.assert_allclose(source_masks(frames, sources), power / power.sum(0), rtol=1e-4)
 
 
-@pytest.mark.parametrize(("spectrum", "settings"), [("power", {}), ("magnitude", KULLBACK_LEIBLER)])
-def test_residual_takes_what_no_dictionary_explains(spectrum, settings):
-    audio = AudioSettings(SR, Stft(512, 128), spectrum=spectrum)
-    rng = np.random.default_rng(0)
-    known, rumble = (lfilter([1], [1, -0.9], rng.standard_normal(20000)) for _ in range(2))
-    whistle = 2 * np.sin(2 * np.pi * 0.3 * np.arange(20000))
-    models = {"rumble": learned(known, audio, 4, **settings)}
-    found = separate(rumble + whistle, models, sr=SR, residual="residual")
-    assert si_sdr_gain(whistle, found["residual"], rumble + whistle) > 10
-    assert si_sdr_gain(rumble, found["rumble"], rumble + whistle) > 5
-    alone = separate(rumble, models, sr=SR, residual="residual")
-    assert alone["residual"].std() < 0.05 * rumble.std()
-
-
 # ---- sources of a dictionary ----
 
 
@@ -480,18 +488,6 @@ def test_grouping_depends_neither_on_the_cut_nor_on_the_volume(toy):
         features = [component_features(*given, each) for each in (cut, [frames])]
         for one, other in zip(*features, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-6)
-
-
-def test_a_penalty_may_sharpen_the_groups():
-    mixture = make_scene(seconds=3.0).mixture
-    settings = {"sr": SR, "n_components": 6, "n_passes": 2, "n_fft": 1024}
-    plain = discover_sources(mixture, 2, **settings)
-    sharp = discover_sources(mixture, 2, penalty=GroupLog(5.0), **settings)
-    assert sharp.estimator.penalty == GroupLog(5.0)
-    assert sharp.groups == plain.groups
-    assert not np.array_equal(sharp.components, plain.components)
-    stems = separate(mixture, sharp, sr=SR, penalty=GroupLog(5.0))
-    np.testing.assert_allclose(total_of(stems), mixture, atol=1e-5)
 
 
 # ---- backend and device ----
@@ -551,7 +547,7 @@ def test_a_damaged_file_is_separated_up_to_the_damage_and_then_an_error(monkeypa
             yield np.ones((3000, 1), np.float32)
             raise FileError("mix.wav", "is cut short")
 
-    monkeypatch.setattr("ondes.separation.separator.open_excerpt", lambda *_, **__: Damaged())
+    monkeypatch.setattr("ondes.separation.separator.open_span", lambda *_, **__: Damaged())
     lengths = []
     blocks = (len(block["source 0"]) for block in separate_file("mix.wav", toy_sources()))
     with pytest.raises(FileError, match="cut short"):
@@ -580,7 +576,52 @@ def test_a_mixture_at_twice_the_rate_is_separated_alike():
         assert si_sdr(stem, back) > 10  # masks of the wrong bins give less than 3
 
 
+def test_ctrl_c_on_a_stream_keeps_what_is_finished(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, tilt in (("a", 0.9), ("b", -0.9)):
+        samples = lfilter([1], [1, -tilt], rng.standard_normal(20000)).astype(np.float32)
+        ondes.learn(samples, 2, sr=8000, n_fft=256).save(tmp_path / f"{name}.ondes")
+    command = [sys.executable, "-m", "ondes", "separate", "-", "-d", "a.ondes", "-d", "b.ondes"]
+    sound = rng.integers(-9000, 9000, 400_000).astype("<i2")
+    with subprocess.Popen(
+        [*command, "--raw", "8000:1:s16le"],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        process.stdin.write(sound.tobytes())
+        process.stdin.flush()  # and it stays open
+        for _ in range(600):
+            found = [file.stat().st_size for file in tmp_path.glob("separated/*/*")]
+            if len(found) == 2 and min(found) > 2**18:
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        assert b"interrupted; what was separated so far is saved." in process.stderr.read()
+    stems = [soundfile.read(tmp_path / f"separated/stdin/{name}.wav")[0] for name in "ab"]
+    assert len(stems[0]) == len(stems[1]) > 30_000
+    expected = sound[: len(stems[0])] / 2**15
+    np.testing.assert_allclose(sum(stems), expected, atol=1e-5)
+
+
 # ---- errors ----
+
+
+def test_a_small_model_cannot_need_much_memory():
+    rows = np.full((2, 2**17), 2.0**-17)
+    audio = AudioSettings(16000, Stft(2**18 - 2, 2**17), fmax=8000)
+    long = Sources(rows, np.arange(2), ("a", "b"), audio)
+    assert Separator(long).sr == 16000
+    with pytest.raises(ValueError, match=r"^The model's frames have .* shorter ones\.$"):
+        Separator(long, sr=48000)
+    many = Sources(
+        np.full((3000, 2049), 1 / 2049), np.arange(3000), tuple(map(str, range(3000))),
+        AudioSettings(8000, Stft(4096, 1024), fmax=4000),
+    )  # fmt: skip
+    separator = Separator(many)
+    with pytest.raises(ValueError, match=r"^3000 sources .* need too much memory; .*\.$"):
+        separator.push(np.ones((8, 8)))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e31])
@@ -612,9 +653,9 @@ def test_what_cannot_be_separated_is_refused_in_one_sentence(toy):
             lambda: Separator({"a": toy, "b": other_loss}),
         ),
         (r"differ in sparsity \(0 and 1\);", lambda: Separator({"a": toy, "b": sparse})),
-        ("No source has the name 'c'", lambda: Separator(both, adapt="c")),
-        ("adapt and n_free cannot be combined", lambda: Separator(both, adapt="a", n_free=2)),
-        ("β = 2 cannot adapt", lambda: Separator({"a": squares}, adapt="a")),
+        ("No source has the name 'c'", lambda: separator_of(both, adapt="c")),
+        ("adapt and n_free cannot be combined", lambda: separator_of(both, adapt="a", n_free=2)),
+        ("β = 2 cannot adapt", lambda: separator_of({"a": squares}, adapt="a")),
         ("end=0.5 after it", lambda: separate_file("mix.wav", both, start=1.0, end=0.5)),
         ("at least one", lambda: Separator({})),
         ("'a' has not been learned", lambda: Separator({"a": untrained})),
@@ -624,19 +665,18 @@ def test_what_cannot_be_separated_is_refused_in_one_sentence(toy):
         ("2 names .* 3 groups", lambda: Sources.from_groups(toy, ("a", "b"))),
         ("Component 6 of 'a'", lambda: Sources.from_components(toy, {"a": [6]})),
         ("listed twice", lambda: Sources.from_components(toy, {"a": [1], "b": [1]})),
-        ("same name", lambda: Separator({"rest": toy}, n_free=1)),
-        ("same name", lambda: Separator({"a": toy}, residual="a")),
+        ("same name", lambda: separator_of({"rest": toy}, n_free=1)),
         ("none of them twice", lambda: Sources.from_groups(toy, ("a", "a", "b"))),
         (
-            "17 bins and the STFT 9",
+            "17 bins and its frames 9",
             lambda: replace(toy_sources(), audio=AudioSettings(SR, Stft(16))),
         ),
         ("cannot be inverted", lambda: Separator(toy_sources(stft=Stft(32, 32)))),
         (r"\(n, n_channels\)", lambda: separate(np.zeros((2, 2, 2)), toy_sources(), sr=SR)),
         (r"\(n, n_channels\)", lambda: separate(np.zeros((2, 0)), toy_sources(), sr=SR)),
         ("batch_size=0", lambda: Separator(toy_sources(), batch_size=0)),
-        ("backend='abacus'", lambda: Separator(toy_sources(), backend="abacus")),
-        ("device='cpu' needs", lambda: Separator(toy_sources(), device="cpu")),
+        ("backend='abacus'", lambda: separator_of(toy_sources(), backend="abacus")),
+        ("device='cpu' needs", lambda: separator_of(toy_sources(), device="cpu")),
         ("n_sources=9", lambda: group_components(toy.components, toy.audio, frames, 9)),
         ("silent", lambda: group_components(toy.components, toy.audio, 0 * frames, 2)),
         ("n_sources=9", lambda: discover_sources(np.ones(5000), 9, sr=SR, n_components=8)),
@@ -654,3 +694,45 @@ def test_the_number_of_channels_may_not_change():
     separator.push(np.zeros((10, 2)))
     with pytest.raises(ValueError, match="keep the number of channels"):
         separator.push(np.zeros(10))
+
+
+# ---- delay ----
+
+
+def live_dictionaries(sr=16000):
+    rng = np.random.default_rng(0)
+    samples = {name: rng.standard_normal(sr).astype(np.float32) for name in ("a", "b")}
+    return {name: ondes.learn(each, 4, sr=sr, delay=0.032) for name, each in samples.items()}
+
+
+@pytest.mark.parametrize("sr", [16000, 44100, 48000])
+@pytest.mark.parametrize("size", [160, 441, 1000])
+def test_a_live_separation_is_late_by_no_more_than_it_says(sr, size):
+    """Clicks come out of `push` at their place within 32 ms, at any rate, however they are cut."""
+    separator = ondes.Separator(live_dictionaries(), sr=sr)
+    assert separator.delay <= 0.032 * sr
+    clicks = np.zeros(sr, np.float32)
+    clicks[777::4321] = 1.0
+    total, heard_at = np.zeros(0, np.float32), {}
+    for first in range(0, len(clicks), size):
+        out = separator.push(clicks[first : first + size])
+        for place in np.flatnonzero(sum(out.values()) > 0.5):
+            heard_at[len(total) + int(place)] = first + size
+        total = np.concatenate([total, sum(out.values())])
+    heard = range(777, len(total), 4321)
+    assert len(heard) >= len(clicks) // 4321
+    for place in heard:
+        assert heard_at[place] - place <= separator.delay + size
+    last = sum(separator.flush().values())
+    np.testing.assert_allclose(np.concatenate([total, last]), clicks, atol=1e-6)
+
+
+def test_a_delay_and_frames_exclude_each_other():
+    noise = np.random.default_rng(0).standard_normal(4000).astype(np.float32)
+    assert ondes.learn(noise, 2, sr=8000, delay=0.03).audio.stft.delay == 240
+    for other in ({"n_fft": 512}, {"hop_length": 80}, {"window": "sine"}):
+        with pytest.raises(ValueError, match="delay exclude each other"):
+            ondes.learn(noise, 2, sr=8000, delay=0.03, **other)
+    for wrong in (0.001, 0.5, -1, float("nan")):
+        with pytest.raises(ValueError, match="delay="):
+            ondes.learn(noise, 2, sr=8000, delay=wrong)

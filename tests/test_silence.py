@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondes.signal.audio_settings import AudioSettings
-from ondes.signal.silence import is_active, loudest_of, merge
+from ondes.signal.audio_settings import AudioSettings, is_active, loudest_of, merge
 from ondes.signal.stft import Stft
 
 DECIBELS = st.integers(-90, 0).map(lambda decibels: 10 ** (decibels / 10))

@@ -9,26 +9,19 @@ import warnings
 import numpy as np
 import pytest
 
+from ondes.models.variances import activation_step
 from ondes.nmf.divergence import BetaDivergence
 from ondes.nmf.encoding import Compute, summarise
 from ondes.nmf.problem import Problem, Solver
 from ondes.separation.spatial import room
-from ondes.separation.spatial.covariance import (
+from ondes.separation.spatial.demixing import (
     channel_products,
     demixed_power,
-    weighted_covariances,
-)
-from ondes.separation.spatial.demixing import (
     inverse,
     iterative_projection,
     scaled_to_images,
-    source_images,
-)
-from ondes.separation.spatial.diagonalisation import (
-    expected_power,
-    output_variances,
-    soft_images,
-    updated_spread,
+    source_order,
+    weighted_covariances,
 )
 from ondes.separation.spatial.pan import (
     PanSolver,
@@ -37,15 +30,22 @@ from ondes.separation.spatial.pan import (
     panning_histogram,
     wiener_images,
 )
-from ondes.separation.spatial.permutation import source_order
 from ondes.separation.spatial.places import (
     arrival_angle,
     arrival_delays,
     panning_angle,
     resembles_room,
 )
-from ondes.separation.spatial.room import RoomSolver, demixed, noise_power
-from ondes.separation.spatial.variances import activation_step
+from ondes.separation.spatial.room import (
+    RoomSolver,
+    demixed,
+    expected_power,
+    noise_power,
+    output_variances,
+    soft_images,
+    updated_spread,
+)
+from ondes.separation.spatial.stereo import DIFFUSE, EVEN, StereoFilter, stereo_images
 
 RNG = np.random.default_rng(0)
 CHANNELS = pytest.mark.parametrize("n_channels", [2, 3, 5])
@@ -125,19 +125,15 @@ def test_singular_matrices_and_covariances_give_finite_rows(n_channels):
 
 
 @CHANNELS
-def test_outputs_have_the_mean_power_of_their_images_and_images_sum_to_the_frames(n_channels):
+def test_outputs_have_the_mean_power_of_their_images(n_channels):
     frames, demixing = frames_of(n_channels), complex_normal(4, n_channels, n_channels)
-    images = source_images(frames, demixing)
+    mixing = np.linalg.inv(demixing)  # images are projected back
+    outputs = demixing @ frames
+    images = np.einsum("fcs,fst->sfct", mixing, outputs)
     np.testing.assert_allclose(images.sum(axis=0), frames, atol=1e-4)
     power = demixed_power(channel_products(frames), scaled_to_images(demixing))
     expected = np.square(np.abs(images)).mean(axis=2)
     np.testing.assert_allclose(power, expected, rtol=1e-3, atol=1e-4)
-    for f, source in itertools.product(range(4), range(n_channels)):  # projection back, in words
-        mixing = np.linalg.inv(demixing[f])
-        output = demixing[f, source] @ frames[f]
-        np.testing.assert_allclose(
-            images[source, f], np.outer(mixing[:, source], output), atol=1e-3
-        )
 
 
 @pytest.mark.parametrize("n_sources", [2, 3, 4])
@@ -232,6 +228,43 @@ def test_panned_estimates_are_those_of_the_full_matrices():
             np.testing.assert_allclose(
                 powers[n, f, t], variances[n, f, t] * np.sqrt(ratio), rtol=1e-2
             )
+
+
+def stereo_in_loops(frames, masks, covariances):
+    """Images of all sources and their posterior covariances, bin by bin."""
+    whole = [np.array([[a, c], [c, b]]) for a, b, c in covariances]
+    images = np.zeros((len(masks), *frames.shape), complex)
+    sums = np.zeros((len(masks), 2, 2), complex)
+    for t, f in itertools.product(range(len(frames)), range(frames.shape[2])):
+        x = frames[t, :, f]
+        variances = masks[:, t, f] * np.mean(np.abs(x) ** 2)
+        own = [v * r for v, r in zip(variances, whole, strict=True)]
+        for j, covariance in enumerate(own):
+            gain = covariance @ np.linalg.inv(sum(own))
+            images[j, t, :, f] = y = gain @ x
+            sums[j] += np.outer(y, y.conj()) + covariance - gain @ covariance
+    return images, sums.real
+
+
+@pytest.mark.parametrize("n_sources", [2, 3])
+def test_places_in_stereo_are_found_by_expectation_maximisation(n_sources, monkeypatch):
+    monkeypatch.setattr("ondes.separation.spatial.stereo.N_FIRST", 1)
+    frames = complex_normal(6, 2, 9).astype(np.complex64)
+    masks = RNG.dirichlet(np.ones(n_sources), size=(6, 9)).transpose(2, 0, 1).astype(np.float32)
+
+    def normalised(sums):
+        rows = np.stack([sums[:, 0, 0], sums[:, 1, 1], sums[:, 0, 1]], axis=1)
+        return (1 - DIFFUSE) * 2 * rows / rows[:, :2].sum(axis=1, keepdims=True) + DIFFUSE * EVEN
+
+    masked = np.einsum("jtf,tcf,tdf->jcd", masks**2, frames, frames.conj()).real
+    covariances = normalised(stereo_in_loops(frames, masks, normalised(masked))[1])
+    stereo = StereoFilter(half_life=100)
+    stereo.learn(frames, masks)
+    np.testing.assert_allclose(stereo.covariances, covariances, rtol=1e-4, atol=1e-5)
+    images = stereo_in_loops(frames, masks, covariances)[0]
+    np.testing.assert_allclose(images.sum(axis=0), frames, atol=1e-5)
+    found = stereo_images(stereo.covariances, frames, masks)
+    np.testing.assert_allclose(found, images[:-1], atol=1e-3)
 
 
 def test_a_spread_that_nothing_holds_does_not_grow_for_ever():

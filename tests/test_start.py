@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
         "learn a.wav -k 4 --sr 8000 --n-fft 128 -o new.ondes",
         "learn a.wav --continue a.ondes -o more.ondes",
         "separate a.wav -d a.ondes -d b.ondes --adapt b -o stems",
-        "activations a.wav -d a.ondes -o a.csv",
+        "levels a.wav -d a.ondes -o a.csv",
         "denoise a.wav --noise b.wav -d a.ondes",
         "score a.wav -d a.ondes",
         "info a.ondes",
@@ -66,9 +66,10 @@ def test_what_a_dictionary_has_learned_becomes_an_estimator_of_scikit_learn(fold
     assert estimator.get_params() == names
     assert list(clone(estimator).get_params()) == list(names)
     np.testing.assert_array_equal(estimator.components_, state.components)
-    dictionary.learn(folder / "b.wav")
-    twin = ondes.load(folder / "a.ondes").learn(folder / "b.wav")
+    one = ondes.learn(folder / "b.wav", dictionary=dictionary)
+    twin = ondes.learn(folder / "b.wav", dictionary=ondes.load(folder / "a.ondes"))
     assert type(twin.learner) is DictionaryLearner
+    estimator = one.estimator
     assert estimator.n_frames_seen_ == twin.learner.n_frames_seen_ > state.n_frames_seen
     np.testing.assert_array_equal(estimator.components_, twin.components)
 

@@ -18,6 +18,8 @@ SETTINGS = [
     Stft(128, 32, "blackman"),
     Stft(1),
     Stft(2, 1),
+    Stft(512, 64, n_synthesis=128),
+    Stft(120, 10, n_synthesis=30),
 ]
 
 
@@ -42,7 +44,9 @@ def test_forward_streamed_is_one_go_bit_for_bit(stft, channels, size):
 
 @pytest.mark.parametrize("size", [1, 3, 50])
 @pytest.mark.parametrize("channels", [None, 2])
-@pytest.mark.parametrize("stft", [Stft(64, 16), Stft(100, 33, "sine")], ids=str)
+@pytest.mark.parametrize(
+    "stft", [Stft(64, 16), Stft(100, 33, "sine"), Stft(96, 8, n_synthesis=24)], ids=str
+)
 def test_inverse_streamed_is_one_go_bit_for_bit(stft, channels, size):
     frames = stft.forward(noise(4000) if channels is None else noise(4000, channels))
     streamed = in_blocks(stft.inverse_stream(channels), frames, size, 4000)
@@ -109,6 +113,49 @@ def test_windows_are_those_of_scipy(name, length):
     # scipy's periodic cosine is sampled at other points; the sine window is its symmetric one
     expected = scipy.signal.get_window(name, length, fftbins=name != "cosine")
     np.testing.assert_allclose(ours, expected, atol=1e-7)
+
+
+def test_windows_of_a_low_delay_are_those_of_mauler_and_martin():
+    """By their definition: both windows fall alike, and their product is a Hann window."""
+    n, m, hop = 96, 24, 6
+    stft = Stft(n, hop, n_synthesis=m)
+    rising = n - m // 2
+    for i in range(n):
+        at = (i + 0.0) / rising if i < rising else (n - i) / (m / 2)
+        assert stft.window_array[i] == pytest.approx(np.sin(np.pi / 2 * at), abs=1e-6)
+    np.testing.assert_array_equal(stft.dual_window_array[: n - m], 0)
+    product = (stft.window_array * stft.dual_window_array)[n - m :]
+    hann = [0.5 - 0.5 * np.cos(2 * np.pi * i / m) for i in range(m)]
+    np.testing.assert_allclose(product, np.array(hann) * 2 * hop / m, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "stft", [Stft(96, 8, n_synthesis=24), Stft(1920, 160, n_synthesis=480), Stft(64, 16)], ids=str
+)
+def test_a_sample_comes_back_after_the_delay_and_no_later(stft):
+    """Pushed a sample at a time, and pushed back at once: the latest over a whole hop of places."""
+    length = 3 * stft.n_fft
+    samples = noise(length)
+    latest = 0
+    forward, inverse = stft.stream(), stft.inverse_stream()
+    n_back = 0
+    for pushed in range(1, length + 1):
+        back = inverse.push(forward.push(samples[pushed - 1 : pushed]), forward.n_samples)
+        np.testing.assert_allclose(back, samples[n_back : n_back + len(back)], atol=1e-6)
+        n_back += len(back)
+        latest = max(latest, pushed - n_back)
+    assert latest == stft.delay - 1
+
+
+def test_a_low_delay_stays_at_another_rate():
+    stft = Stft(1920, 160, n_synthesis=480)
+    assert stft.at_rate(44100 / 16000) == Stft(5292, 441, n_synthesis=1323)
+    assert stft.at_rate(0.5) == Stft(960, 80, n_synthesis=240)
+    for wrong in (100, 160, 1921, 2080):
+        with pytest.raises(ValueError, match="n_synthesis"):
+            Stft(1920, 160, n_synthesis=wrong)
+    with pytest.raises(ValueError, match="hann"):
+        Stft(1920, 160, "hamming", n_synthesis=480)
 
 
 def test_an_stft_that_loses_samples_has_no_inverse():

@@ -1,26 +1,32 @@
 """The studio's parts without a browser: project, chunks, pictures, export, saved work, guard."""
 
-import json
-import os
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
 import ondes
-from ondes.scene import make_scene
-from ondes.separation import Sources, separate
-from ondes.studio.cache import BytesCache
+from ondes.demo_scene import make_scene
+from ondes.nmf.unfolded import UnfoldedWeights
+from ondes.separation import Separator, Sources, separate
+from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.stft import Stft
 from ondes.studio.project import History, Mix, Project
-from ondes.studio.recordings import open_recording
+from ondes.studio.recording import kind_of, open_recording
 
 SR = 22050
+
+
+def untrained(n_bins, n_sources=2, n_components=3):
+    """Weights of a separator that has learned nothing."""
+    rng = np.random.default_rng(0)
+    rows = rng.gamma(0.5, size=(3, n_sources * n_components, n_bins)).astype(np.float32) + 1e-3
+    decoder = rng.gamma(0.5, size=(n_sources, 5, n_components, n_bins)).astype(np.float32)
+    mixing = np.zeros((1, n_sources * n_components), np.float32)
+    return UnfoldedWeights(rows, rows.sum(axis=2) + 1, decoder, mixing, (3,), 6, 2.5, 1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +101,9 @@ def test_a_group_needs_a_name_of_its_own(name):
 
 
 def test_a_cache_keeps_within_its_bytes():
+    pytest.importorskip("starlette")
+    from ondes.studio.routes import BytesCache
+
     cache = BytesCache(1000)
     for n in range(50):
         assert cache.get(n, lambda n=n: bytes([n]) * 100) == bytes([n]) * 100
@@ -112,22 +121,22 @@ def _unpacked(data, n_parts, channels):
 
 
 def test_chunks_are_the_whole_separation_cut_in_pieces(recording, components):
-    from ondes.studio.sounds import Listening, chunk
+    from ondes.studio.playback import Listening, chunk
 
     listening = Listening.to([recording])
     assert (listening.rate, listening.channels) == (SR, 2)
-    parts = [_unpacked(chunk(recording, listening, n, components), 6, 2) for n in range(5)]
+    parts = [_unpacked(chunk(recording, listening, n, components.model), 6, 2) for n in range(5)]
     heard = np.concatenate(parts, axis=2)
     mixture, _ = soundfile.read(recording.path)
     assert heard.shape == (6, 2, len(mixture))
-    stems = separate(mixture, components.sources, sr=SR)
+    stems = separate(mixture, components.model, sr=SR, spatial="none")
     for index in range(6):
         np.testing.assert_allclose(heard[index].T, stems[str(index)], atol=1e-4)
     np.testing.assert_allclose(heard.sum(axis=0).T, mixture, atol=3e-4)
 
 
 def test_without_a_model_a_chunk_is_the_recording(recording):
-    from ondes.studio.sounds import Listening, chunk
+    from ondes.studio.playback import Listening, chunk
 
     (left_right,) = _unpacked(chunk(recording, Listening(SR, 2), 1), 1, 2)
     mixture, _ = soundfile.read(recording.path)
@@ -135,7 +144,7 @@ def test_without_a_model_a_chunk_is_the_recording(recording):
 
 
 def test_a_fast_recording_is_heard_at_a_rate_that_browsers_have(tmp_path):
-    from ondes.studio.sounds import Listening, chunk
+    from ondes.studio.playback import Listening, chunk
 
     time = np.arange(96_000 * 3) / 96_000
     tone = 0.3 * np.sin(2 * np.pi * 440 * time)
@@ -168,7 +177,7 @@ def test_any_part_of_a_compressed_recording_can_be_read(song, suffix, tmp_path):
 
 def test_shares_are_the_energies_of_the_sounds(recording, components):
     mixture, _ = soundfile.read(recording.path)
-    stems = separate(mixture, components.sources, sr=SR)
+    stems = separate(mixture, components.model, sr=SR, spatial="none")
     energies = np.array([np.square(stems[str(index)]).sum() for index in range(6)])
     np.testing.assert_allclose(components.shares, energies / energies.sum(), rtol=0.05)
 
@@ -177,17 +186,18 @@ def test_shares_are_the_energies_of_the_sounds(recording, components):
 
 
 def test_a_tile_shows_a_tone_where_it_is(tmp_path):
-    from ondes.studio.pictures import BASE, COLUMNS, ROWS, Scale, tile
+    from ondes.studio.tiles import BASE, COLUMNS, ROWS, Scale, tile
 
     time = np.arange(8 * SR) / SR
     tone = np.where((time > 2) & (time < 3), 0.5 * np.sin(2 * np.pi * 1000 * time), 0)
     soundfile.write(tmp_path / "tone.wav", tone, SR, subtype="FLOAT")
     recording = open_recording(tmp_path / "tone.wav", "r1", "tone", tmp_path)
-    for level in (0, 1, 2):
-        shown = tile(recording, Scale(SR / 2), level, 0)
+    scales = (Scale(SR / 2), Scale(SR / 2, 0, is_linear=True), Scale(1500, 500, is_linear=True))
+    for level, scale in enumerate(scales):
+        shown = tile(recording, scale, level, 0)
         assert shown.shape == (ROWS, COLUMNS)
         row, column = np.unravel_index(shown.argmax(), shown.shape)
-        edges = Scale(SR / 2).edges()
+        edges = scale.edges()
         assert edges[max(row - 1, 0)] < 1000 < edges[row + 2]
         seconds = BASE * 2**level
         assert 2 <= (column + 0.5) * seconds <= 3
@@ -200,10 +210,10 @@ def test_a_tile_shows_a_tone_where_it_is(tmp_path):
 
 
 def test_component_tiles_are_parts_of_the_picture(recording, components):
-    from ondes.studio.pictures import Scale, component_tiles, tile
+    from ondes.studio.tiles import Scale, part_tiles, tile
 
     whole = tile(recording, Scale(SR / 2), 0, 0).astype(int)
-    parts = component_tiles(recording, Scale(SR / 2), 0, 0, components.sources).astype(int)
+    parts = part_tiles(recording, Scale(SR / 2), 0, 0, components.model).astype(int)
     assert parts.shape == (6, *whole.shape)
     assert (parts.max(axis=0) <= whole + 2).mean() > 0.99
     loud = whole > whole.max() - 60
@@ -214,10 +224,12 @@ def test_component_tiles_are_parts_of_the_picture(recording, components):
 
 
 def test_stems_and_the_rest_sum_to_the_original(recording, components, tmp_path):
-    from ondes.studio.export import export_stems
+    from ondes.studio.export import Export, export_stems
 
     project = Project(model=0).with_new_group([0, 3], "a/b").with_new_group([1], "<b>")
-    made = export_stems([recording], components, project, [1, 2], "wav", tmp_path, lambda *_: None)
+    export = Export([recording], "wav", tmp_path, lambda *_: None)
+    made = export_stems(export, components, project, [1, 2])
+    assert made.name == "band - groups.zip"
     with zipfile.ZipFile(made.path) as archive:
         assert archive.namelist() == ["band - a_b.wav", "band - _b_.wav", "band - rest.wav"]
         archive.extractall(tmp_path)
@@ -226,11 +238,13 @@ def test_stems_and_the_rest_sum_to_the_original(recording, components, tmp_path)
     assert {sr for _, sr in stems} == {SR}
     assert np.abs(sum(samples for samples, _ in stems) - mixture).max() < 1e-5
     expected = Sources.from_components(components.dictionary, {"a": [0, 3], "b": [1]})
-    np.testing.assert_allclose(stems[0][0], separate(mixture, expected, sr=SR)["a"], atol=1e-6)
+    np.testing.assert_allclose(
+        stems[0][0], separate(mixture, expected, sr=SR, spatial="none")["a"], atol=1e-6
+    )
 
 
 def test_the_mix_is_what_gains_mutes_and_solos_say(recording, components, tmp_path):
-    from ondes.studio.export import export_mix, gains_of
+    from ondes.studio.export import Export, export_mix, gains_of
 
     project = Project(model=0).with_new_group([0, 1], "bass").with_new_group([2, 3], "drums")
     mix = Mix().changed("g1", gain=-6.0).changed("c1", mute=True).changed("g1", solo=True)
@@ -238,10 +252,11 @@ def test_the_mix_is_what_gains_mutes_and_solos_say(recording, components, tmp_pa
     gains = gains_of(project, mix, 6)
     expected = [10 ** (-6 / 20), 0, 0, 0, 0, 1]
     np.testing.assert_allclose([gains[n] for n in range(6)], expected, rtol=1e-6)
-    made = export_mix([recording], components, gains, "flac", tmp_path, lambda *_: None)
+    export = Export([recording], "flac", tmp_path, lambda *_: None)
+    made = export_mix(export, components, gains)
     heard, _ = soundfile.read(made.path)
     mixture, _ = soundfile.read(recording.path)
-    stems = separate(mixture, components.sources, sr=SR)
+    stems = separate(mixture, components.model, sr=SR, spatial="none")
     wanted = sum(gain * stems[str(n)] for n, gain in enumerate(expected))
     np.testing.assert_allclose(heard, wanted, atol=1e-5)
 
@@ -281,16 +296,16 @@ def test_split_further_changes_one_group_alone(recording, components):
     )
     assert split.n_parts == 8
     mixture, _ = soundfile.read(recording.path)
-    before = separate(mixture, components.sources, sr=SR)
-    after = separate(mixture, split.sources, sr=SR)
+    before = separate(mixture, components.model, sr=SR, spatial="none")
+    after = separate(mixture, split.model, sr=SR, spatial="none")
     group = sum(before[str(n)] for n in (1, 4))
     again = sum(after[str(n)] for n in members)
     assert np.square(again - group).sum() < 0.5 * np.square(group).sum()
 
 
-def test_a_voice_is_divided_from_its_noise(tmp_path):
+def test_a_voice_is_divided_from_the_noise_of_its_pauses(tmp_path):
+    from ondes.studio.cleaning import by_noise, quietest
     from ondes.studio.project import Span
-    from ondes.studio.voice import learn_cleaner
 
     rng = np.random.default_rng(0)
     time = np.arange(8 * 16000) / 16000
@@ -300,125 +315,45 @@ def test_a_voice_is_divided_from_its_noise(tmp_path):
     noise = 0.05 * rng.standard_normal(len(time))
     soundfile.write(tmp_path / "talk.wav", voice + noise, 16000, subtype="FLOAT")
     recording = open_recording(tmp_path / "talk.wav", "r1", "talk", tmp_path)
-    for speaker in (None, Span("r1", 2.0, 6.0)):
-        cleaner = learn_cleaner(lambda _: recording, Span("r1", 0.0, 2.0), speaker)
-        separator = cleaner.separator(16000)
+    found = quietest(recording)
+    assert found.end <= 2.05
+    for pause in (Span("r1", 0.0, 2.0), found):
+        separator = Separator(by_noise(recording, pause).model, sr=16000)
         pushed, flushed = separator.push(voice + noise), separator.flush()
         kept, removed = (np.concatenate([pushed[n], flushed[n]]) for n in separator.names)
         np.testing.assert_allclose(kept + removed, voice + noise, atol=1e-5)
         assert np.square(kept - voice).sum() < 0.7 * np.square(noise).sum()
 
 
-# ---- the guard ----
+def test_a_talk_a_song_and_recordings_of_the_field_are_told_apart(song, tmp_path):
+    rng = np.random.default_rng(0)
+    time = np.arange(20 * 16000) / 16000
+    words = np.repeat(rng.random(100) < 0.6, 3200) * np.sin(np.pi * 5 * time) ** 2
+    talk = words * sum(np.sin(2 * np.pi * 150 * k * time) / k for k in range(1, 12))
+    soundfile.write(tmp_path / "talk.wav", 0.1 * talk + 1e-4, 16000)
+    opened = {
+        name: open_recording(path, "r1", name, tmp_path)
+        for name, path in {
+            "talk.wav": tmp_path / "talk.wav", "song.wav": song, "S4_20240131_060000.wav": song,
+        }.items()
+    }  # fmt: skip
+    assert [kind_of([each]) for each in opened.values()] == ["speech", "music", "field"]
+    assert kind_of([opened["song.wav"]] * 2) == "field"
 
 
-@pytest.fixture(scope="module")
-def address():
-    """A studio with nothing open."""
-    pytest.importorskip("starlette")
-    pytest.importorskip("uvicorn")
-    command = [sys.executable, "-m", "ondes", "studio", "--no-browser"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        yield process.stdout.readline().split()[4]
-        process.terminate()
+def test_a_separator_cleans_where_one_of_its_sources_is_a_voice(tmp_path):
+    from ondes.models.trained_separator import TrainedSeparator
+    from ondes.studio.cleaning import by_separator
+    from ondes.studio.work_file import read_work
 
-
-def _ask(url, data=None, **headers):
-    request = urllib.request.Request(url, data, headers)
-    try:
-        with urllib.request.urlopen(request, timeout=10) as response:
-            return response.status, response.headers, response.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.headers, error.read()
-
-
-def _origin(address):
-    return "/".join(address.split("/")[:3])
-
-
-def test_the_right_address_opens_the_page_under_a_strict_policy(address):
-    status, headers, page = _ask(address)
-    assert status == 200
-    assert b"ondes" in page
-    policy = headers["Content-Security-Policy"]
-    assert policy.startswith("default-src 'none'; script-src 'self'")
-    assert "unsafe" not in policy
-    assert address.startswith("http://127.0.0.1:")
-
-
-@pytest.mark.parametrize("path", ["", "wrong/", "wrong/state", "{token}x/", "{token}"])
-def test_a_wrong_token_is_refused(address, path):
-    token = address.split("/")[3]
-    assert _ask(f"{_origin(address)}/{path.format(token=token)}")[0] == 403
-
-
-def test_another_host_or_origin_is_refused(address):
-    port = _origin(address).rsplit(":", 1)[1]
-    assert _ask(f"{address}state")[0] == 200
-    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1.evil:{port}"):
-        assert _ask(f"{address}state", Host=host)[0] == 403
-    body = json.dumps({"action": "undo"}).encode()
-    assert _ask(f"{address}do", body, Origin=_origin(address))[0] == 200
-    for origin in ("http://evil.example", "null", "http://127.0.0.1:1", _origin(address) + "0"):
-        assert _ask(f"{address}do", body, Origin=origin)[0] == 403
-    assert _ask(f"{address}do", body)[0] == 403
-    assert _ask(f"{address}state", **{"Sec-Fetch-Site": "cross-site"})[0] == 403
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "page/../server.py",
-        "page/..%2fserver.py",
-        "page/%2e%2e/%2e%2e/session.py",
-        "page//etc/passwd",
-        "download/..%2f..%2fetc%2fpasswd",
-        "sound/..%2f..%2fetc%2fpasswd/0",
-        "tile/..%2fx/0/0",
-        "levels/..%2fx/0",
-    ],
-)
-def test_paths_lead_nowhere(address, path):
-    status, _, body = _ask(address + path)
-    assert status in (400, 403, 404)
-    assert b"import" not in body
-    assert b"root:" not in body
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"", b"[]", b"{", b'{"action": 3}', b'{"action": "move"}', b'{"action": "no such"}',
-        b'{"action": "move", "components": [0], "group": 1}', b"[" * 100_000,
-        b'{"action": "mix", "key": "c1", "gain": "x"}', b'{"action": "find"}',
-        b'{"action": "noise", "recording": "../x", "start": 0, "end": 1}',
-        b'{"action": "export", "what": "../../x", "format": "wav"}', b"x" * 2**21,
-    ],
-)  # fmt: skip
-def test_odd_requests_get_one_sentence(address, body):
-    status, _, answer = _ask(f"{address}do", body, Origin=_origin(address))
-    assert status == 400
-    assert json.loads(answer)["error"].endswith(".")
-    assert _ask(f"{address}state")[0] == 200
-
-
-def test_nothing_is_left_behind(tmp_path):
-    pytest.importorskip("starlette")
-    pytest.importorskip("uvicorn")
-    command = [sys.executable, "-m", "ondes", "studio", "--no-browser"]
-    environment = os.environ | {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        own = process.stdout.readline().split()[4]
-        _ask(f"{own}drop?name=a.wav", b"x" * 1000, Origin=_origin(own))
-        assert len(list(tmp_path.rglob("d1.wav"))) == 1
-        process.terminate()
-        assert process.wait(30) == 0
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_dropped_name_is_only_a_name(address):
-    name = "..%2f..%2f..%2ftmp%2fevil.wav"
-    status, _, answer = _ask(f"{address}drop?name={name}", b"x", Origin=_origin(address))
-    assert status == 200
-    assert json.loads(answer) == {"id": "d1"}
-    assert not Path("/tmp/evil.wav").exists()
+    weights = untrained(n_bins=AudioSettings(8000, Stft(64)).n_bins)
+    for names in (("music", "Speech"), ("music", "drums")):
+        path = tmp_path / f"{names[1]}.ondes"
+        TrainedSeparator(names, AudioSettings(8000, Stft(64)), weights).save(path)
+        opened = read_work(path)
+        assert opened.names == names
+        if names[1] == "drums":
+            with pytest.raises(ValueError, match="music, drums, but no speech"):
+                by_separator(opened, path.name)
+        else:
+            assert by_separator(opened, path.name).voice == 1

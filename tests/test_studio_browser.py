@@ -10,12 +10,15 @@ import sys
 import time
 import urllib.request
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from ondes.scene import make_scene
+import ondes
+from ondes.demo_scene import make_scene
+from ondes.separation import Sources, separate
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -23,6 +26,7 @@ sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 
+AXE = Path("build/axe/node_modules/axe-core/axe.min.js")
 SR = 22050
 HOSTILE = '<img src=x onerror="document.title=1">'
 
@@ -75,14 +79,19 @@ class Studio:
             group["name"]: set(group["components"]) for group in self.state["project"]["groups"]
         }
 
-    def select(self, start, end):
+    def select(self, start, end, band=None):
+        """Drag along the picture or, with a band in hertz, across it."""
         box = self.page.locator("#view").bounding_box()
         shown = self.eval("ondesStudio.timeline.range")
         scale = box["width"] / (shown["end"] - shown["start"])
         x = [box["x"] + (each - shown["start"]) * scale for each in (start, end)]
-        self.page.mouse.move(x[0], box["y"] + 60)
+        y = [box["y"] + 60, box["y"] + 70]
+        if band:
+            heights = [self.eval(f"ondesStudio.timeline.heightOf({each})") for each in band]
+            y = [box["y"] + box["height"] * (1 - each) for each in heights]
+        self.page.mouse.move(x[0], y[0])
         self.page.mouse.down()
-        self.page.mouse.move(x[1], box["y"] + 70, steps=4)
+        self.page.mouse.move(x[1], y[1], steps=4)
         self.page.mouse.up()
 
     def level(self, seconds=0.4):
@@ -143,6 +152,11 @@ def _card(studio, index):
 
 
 def test_cards_are_sorted_by_what_is_heard(studio):
+    assert studio.page.locator("#undo").is_disabled()
+    assert studio.page.locator("#saved").inner_text() == ""
+    items = {item["index"]: item["share"] for item in studio.state["components"]["items"]}
+    groups = [sum(items[n] for n in each) for each in studio.groups().values()]
+    assert groups == sorted(groups, reverse=True)
     shares = [item["share"] for item in studio.state["components"]["items"]]
     assert shares == sorted(shares, reverse=True)
     assert sum(shares) == pytest.approx(1, abs=1e-3)
@@ -272,9 +286,11 @@ def test_groups_by_keys_drags_names_merge_split_and_undo(studio):
     assert page.title() != "1"
 
     n_lanes = len(before)
+    page.locator(".lane").first.locator("summary").click()
     page.locator(".lane").first.locator("select").select_option(index=1)
     studio.wait(f"document.querySelectorAll('.lane').length === {n_lanes}")
     assert studio.groups()[HOSTILE] == before[first] | before[second]
+    page.locator(".lane").first.locator("summary").click()
     page.locator(".lane").first.get_by_role("button", name="Split", exact=True).click()
     studio.wait(f"document.querySelectorAll('.lane').length === {n_lanes + 1}")
     halves = list(studio.groups().values())[:2]
@@ -320,10 +336,128 @@ def test_it_fits_a_phone_and_everything_has_a_name(studio):
     page.set_viewport_size({"width": 1280, "height": 900})
 
 
+def test_a_box_chooses_the_sounds_that_make_it_up(studio, song, tmp_path):
+    page = studio.page
+    assert page.locator("#choose-sounds").is_disabled()
+    box = page.locator("#view").bounding_box()
+    corners = [(0.2, 0.55), (0.5, 0.95)]  # of the picture: 1.2 to 3 s, low frequencies
+    x, y = zip(
+        *((box["x"] + a * box["width"], box["y"] + b * box["height"]) for a, b in corners),
+        strict=True,
+    )
+    page.mouse.move(x[0], y[0])
+    page.mouse.down()
+    page.mouse.move(x[1], y[1], steps=4)
+    page.mouse.up()
+    chosen = studio.eval("ondesStudio.timeline.selection")
+    assert (chosen["start"], chosen["end"]) == pytest.approx((1.2, 3.0), abs=0.02)
+    octaves = np.log2(SR / 2 / 40)
+    low, high = (40 * 2 ** (octaves * (1 - b)) for b in (0.95, 0.55))
+    assert (chosen["low"], chosen["high"]) == pytest.approx((low, high), rel=0.05)
+    page.click("#choose-sounds")
+    page.wait_for_selector(".card[aria-current=true]")
+    cards = page.locator(".card[aria-current=true]")
+    found = {int(cards.nth(n).get_attribute("data-component")) for n in range(cards.count())}
+    # The same from the sound of every component by itself.
+    with urllib.request.urlopen(f"{studio.address}save") as response:
+        (tmp_path / "work.ondes").write_bytes(response.read())
+    dictionary = ondes.load(tmp_path / "work.ondes")
+    parts = {str(n): [n] for n in range(len(dictionary.components))}
+    mixture, _ = soundfile.read(song)
+    stems = separate(mixture, Sources.from_components(dictionary, parts), sr=SR, spatial="none")
+    hertz = np.arange(1025) * SR / 2048
+    rows, bins = slice(int(1.2 * SR / 512), int(3 * SR / 512)), (hertz > low) & (hertz < high)
+    energy = [ondes.Stft(2048, 512).power(stems[n])[rows][:, bins].sum() for n in parts]
+    most = energy >= 0.25 * np.sum(energy)
+    assert set(np.flatnonzero(most)) <= found
+    assert np.sum(energy, where=np.isin(range(len(energy)), list(found))) > 0.7 * np.sum(energy)
+    page.keyboard.press("Escape")
+    cards.first.click(position={"x": 20, "y": 10})
+    cards.first.click(position={"x": 20, "y": 10})
+
+
+def test_a_sound_plays_alone_and_solo_dims_the_others(studio):
+    page = studio.page
+    loudest, other = (studio.state["components"]["items"][n]["index"] for n in (0, 1))
+    for index in (loudest, other):
+        _card(studio, index).locator("[data-hear]").click()
+        studio.wait("ondesStudio.player.isPlaying && ondesStudio.player.level > 1e-3", 5)
+        assert page.locator("[data-hear][aria-pressed=true]").count() == 1
+        assert studio.state["mix"]["soloed"] == []
+    _card(studio, other).locator("[data-hear]").click()
+    studio.wait("!ondesStudio.player.isPlaying")
+    assert page.locator("[data-hear][aria-pressed=true]").count() == 0
+    n_cards = page.locator(".card").count()
+    assert page.locator(".card.unheard").count() == 0
+    _card(studio, other).locator("[data-solo]").click()
+    _card(studio, loudest).locator("[data-mute]").click()
+    assert page.locator(".card.unheard").count() == n_cards - 1
+    page.click("#hear-all")
+    assert page.locator(".card.unheard").count() == 0
+    assert page.locator("#hear-all").is_disabled()
+    studio.wait("ondesStudio.store.mix.soloed.size === 0")
+
+
+def test_nothing_moves_when_a_card_is_selected_or_something_is_computed(studio):
+    page = studio.page
+    places = "[...document.querySelectorAll('.card, #view, .lane')].map((each) => each.offsetTop)"
+    before = studio.eval(places)
+    _card(studio, 0).click(position={"x": 20, "y": 10})
+    assert studio.eval(places) == before
+    page.locator("details.again summary").click()
+    before = studio.eval(places)
+    page.get_by_role("button", name="Propose groups again").click()
+    page.wait_for_selector("#job:not([hidden])")
+    assert studio.eval("document.getElementById('view').offsetTop") == before[0]
+    studio.idle()
+    page.locator("details.again summary").click()
+    page.click("#undo")
+    studio.wait("document.querySelectorAll('.lane.proposed').length === 4")
+
+
+def test_axe_finds_no_serious_fault(browser, studio):
+    """In the light and the dark style, on a desk and a phone, on every page and in a dialog."""
+    if not AXE.is_file():
+        pytest.skip(f"no {AXE}: make peers fetches axe-core from npm")
+    context = browser.new_context(bypass_csp=True, viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    page.goto(studio.address)
+    page.wait_for_selector(".card")
+    page.add_script_tag(path=AXE)
+    faults = []
+
+    def look(where):
+        found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+        faults.extend(
+            (where, each["id"], node["target"], node["failureSummary"])
+            for each in found
+            if each["impact"] in ("serious", "critical")
+            for node in each["nodes"]
+        )
+
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for tab in ("speech", "field", "music"):
+            page.click(f"#tab-{tab}")
+            page.wait_for_selector(f"#panel-{tab}", state="visible")
+            look((scheme, tab))
+        page.locator("details.menu summary").first.click()
+        look((scheme, "menu"))
+        page.keyboard.press("Control+e")
+        look((scheme, "dialog"))
+        page.keyboard.press("Escape")
+    page.set_viewport_size({"width": 390, "height": 844})
+    look("phone")
+    context.close()
+    assert faults == []
+
+
 def test_split_further_finds_more_inside_a_group(studio):
     before = studio.groups()
     first = next(iter(before))
     n_before = len(studio.state["components"]["items"])
+    studio.page.locator(".lane").first.locator("summary").click()
     studio.page.locator(".lane").first.get_by_role("button", name="Split further").click()
     studio.wait(f"document.querySelectorAll('.card').length > {n_before}")
     studio.idle()
@@ -341,6 +475,8 @@ def test_exported_stems_sum_to_the_song(studio, song, tmp_path):
     page.locator("#dialog input[type=checkbox]").nth(1).uncheck()
     with page.expect_download() as waiting:
         page.click("#export-stems")
+    assert waiting.value.suggested_filename == "band - groups.zip"
+    page.wait_for_selector("#messages p:has-text('Exported')")
     waiting.value.save_as(tmp_path / "stems.zip")
     with zipfile.ZipFile(tmp_path / "stems.zip") as archive:
         archive.extractall(tmp_path)
@@ -360,8 +496,13 @@ def test_saved_work_reopens_as_it_was(studio, browser, song, tmp_path):
     page.locator(".lane .head [data-mute]").nth(1).click()
     page.locator(".lane .head [data-gain]").nth(2).fill("-7.5")
     studio.wait("document.querySelector('.lane input.name').value.startsWith('Bass')")
+    studio.wait("document.getElementById('saved').textContent === 'not saved'")
+    page.click("#close")
+    page.get_by_role("button", name="Cancel").click()
     with page.expect_download() as waiting:
         page.keyboard.press("Control+s")
+    studio.wait("document.getElementById('saved').textContent === 'saved'")
+    page.wait_for_selector("#messages p:has-text('band.ondes is in your downloads')")
     saved = tmp_path / "mine.ondes"
     waiting.value.save_as(saved)
     expected = studio.state
@@ -387,38 +528,62 @@ def test_saved_work_reopens_as_it_was(studio, browser, song, tmp_path):
             again.page.close()
 
 
+# How bright the first sixth of the picture is, where only noise is heard.
+QUIET_CORNER = (
+    "(() => { const c = document.getElementById('spectrogram');"
+    "const d = c.getContext('2d').getImageData(0, 0, c.width / 6, c.height).data;"
+    "let sum = 0; for (let i = 0; i < d.length; i += 4) sum += d[i] + d[i + 1] + d[i + 2];"
+    "return sum / d.length; })()"
+)
+
+
 def test_speech_without_its_noise(browser, tmp_path):
     rng = np.random.default_rng(0)
     seconds = np.arange(6 * 16000) / 16000
     tones = sum(np.sin(2 * np.pi * 150 * k * seconds) / k for k in range(1, 12))
-    voice = np.where(seconds > 2, 0.1 * tones * (np.sin(9 * seconds) > 0), 0)
-    noisy = voice + 0.05 * rng.standard_normal(len(seconds))
+    voice = np.where(seconds > 2, 4 * tones * (np.sin(9 * seconds) > 0), 0)
+    noisy = 0.1 * (voice + 0.05 * rng.standard_normal(len(seconds)))
     soundfile.write(tmp_path / "talk.wav", noisy, 16000, subtype="FLOAT")
     with served(tmp_path / "talk.wav") as address:
         studio = Studio(browser, address)
         page = studio.page
         page.wait_for_selector("#timeline:not([hidden])")
+        studio.wait("document.documentElement.dataset.tab === 'speech'")
         studio.idle()
-        page.click("#tab-speech")
+        page.click("#clean")
+        page.wait_for_selector("#clean:has-text('Clean again')")
+        studio.idle()
+        assert studio.state["cleaner"]["label"] == "denoise"
+        page.select_option("#model", "")
+        page.click("#clean")
+        studio.wait("ondesStudio.store.state.cleaner.model === 1")
+        studio.idle()
+        assert studio.state["project"]["noise"]["end"] <= 2.01
         studio.select(0.1, 1.7)
         page.click("#is-noise")
-        page.wait_for_selector("#clean:has-text('Learn again')")
+        studio.wait("ondesStudio.store.state.project.noise.end > 1.6")
+        studio.wait("ondesStudio.store.state.cleaner.model === 2")
         studio.idle()
-        studio.eval("ondesStudio.player.seek(0.1)")
-        page.keyboard.press("Space")
-        studio.wait("ondesStudio.player.position > 0.3")
-        quiet = studio.level()
-        page.keyboard.press("o")
-        time.sleep(0.2)
-        loud = studio.level()
-        page.keyboard.press("o")
-        page.keyboard.press("Space")
-        assert 0.03 < loud < 0.1
-        assert quiet < 0.15 * loud
-        studio.select(2.5, 5.5)
-        page.click("#is-voice")
-        studio.wait("ondesStudio.store.state.cleaner?.has_voice")
-        studio.idle()
+        page.keyboard.press("Escape")
+        levels, sounds = {}, {}
+        for mode in ("before", "result", "noise"):
+            page.click(f"#mode-{mode}")
+            studio.eval("ondesStudio.player.seek(0.1)")
+            page.keyboard.press("Space")
+            studio.wait("ondesStudio.player.position > 0.3")
+            sounds[mode] = studio.level()
+            page.keyboard.press("Space")
+            seen = None
+            while levels.get(mode) != seen or seen is None:  # until no more tiles come
+                seen = levels.get(mode)
+                time.sleep(0.7)
+                levels[mode] = studio.eval(QUIET_CORNER)
+        assert 0.003 < sounds["before"] < 0.01
+        assert 0.003 < sounds["noise"] < 0.01
+        assert sounds["result"] < 0.15 * sounds["before"]
+        assert levels["result"] < 0.5 * levels["before"]
+        assert levels["noise"] > 0.5 * levels["before"]
+        page.click("#mode-result")
         page.locator("#amount").fill("20")
         page.keyboard.press("Control+e")
         with page.expect_download() as waiting:
@@ -427,22 +592,34 @@ def test_speech_without_its_noise(browser, tmp_path):
         clean, sr = soundfile.read(tmp_path / "clean.wav")
         assert (sr, clean.shape) == (16000, noisy.shape)
         reduced = np.std(clean[:24000]) / np.std(noisy[:24000])
-        assert 20 * np.log10(reduced) == pytest.approx(-20, abs=3)
+        assert -21 < 20 * np.log10(reduced) < -12  # what is above the mean of the noise stays
         assert studio.faults == []
         page.close()
 
 
-def test_field_recordings_become_events(browser, tmp_path):
+def _rain(rng, n, sr):
+    """Hiss and drops."""
+    hits = np.zeros(n)
+    hits[rng.integers(0, n, 60 * n // sr)] = 1
+    drop = rng.standard_normal(200) * np.exp(-np.arange(200) / 40)
+    return 0.02 * rng.standard_normal(n) + 0.05 * np.convolve(hits, drop)[:n]
+
+
+def test_calls_in_rain_become_events(browser, tmp_path):
+    """As loud as the rain in their own band."""
     rng = np.random.default_rng(0)
-    sr, planted = 16000, ((2.0, 5.0), (1.0, 6.5))
+    sr, low, high = 16000, 2900.0, 3900.0
+    planted = ((2.0, 5.0, 9.3, 13.0, 17.5), (1.0, 6.5, 10.0, 12.7, 16.1))
     folder = tmp_path / "field"
     folder.mkdir()
     length = np.arange(int(0.4 * sr)) / sr
-    call = 0.2 * np.sin(2 * np.pi * (3000 * length + 4000 * length**2)) * np.hanning(len(length))
+    call = np.sin(2 * np.pi * (3000 * length + 1000 * length**2)) * np.hanning(len(length))
     for hour, times in enumerate(planted):
-        samples = 0.003 * rng.standard_normal(8 * sr)
+        samples = _rain(rng, 20 * sr, sr)
+        spectrum, hertz = np.fft.rfft(samples), np.fft.rfftfreq(len(samples), 1 / sr)
+        in_band = np.fft.irfft(np.where((hertz > low) & (hertz < high), spectrum, 0))
         for at in times:
-            samples[int(at * sr) :][: len(call)] += call
+            samples[int(at * sr) :][: len(call)] += call * np.std(in_band) / np.std(call)
         soundfile.write(folder / f"SM4_20240131_0{hour}0000.wav", samples, sr, subtype="FLOAT")
     with served(folder) as address:
         studio = Studio(browser, address)
@@ -450,41 +627,68 @@ def test_field_recordings_become_events(browser, tmp_path):
         page.wait_for_selector(".card", state="attached")
         studio.idle()
         page.click("#tab-field")
-        studio.select(1.9, 2.5)
+        assert page.locator("#linear").get_attribute("aria-pressed") == "true"
+        studio.select(2.0, 2.4, (low, high))
         page.fill("#sound-name", "frog")
         page.click("#learn-sound")
         studio.wait("document.getElementById('event-row')?.value === 'frog'")
-        studio.wait("document.getElementById('n-events').textContent === '4 events of frog'")
+        studio.wait("document.getElementById('n-events').textContent.endsWith('of frog')")
         rows = page.locator("#events tr")
         assert "2024-01-31 00:00:0" in rows.first.inner_text()
-        assert "2024-01-31 01:00:0" in rows.last.inner_text()
-        rows.nth(2).get_by_role("button").click()
-        studio.wait("ondesStudio.player.position > 8.7")
+        assert "2024-01-31 01:00:16" in rows.last.inner_text()
+        rows.last.get_by_role("button").click()
+        studio.wait("ondesStudio.player.position > 35.7")
         studio.wait("ondesStudio.player.level > 0.01")
         page.keyboard.press("Space")
-        assert page.locator("#odd-moments button").count() > 0
-        page.fill("#every", "0.1")
+        assert page.locator("#novel-moments button").count() > 0
+        page.fill("#every", "0.5")
         with page.expect_download() as waiting:
             page.click("#table-events")
         waiting.value.save_as(tmp_path / "events.csv")
         with (tmp_path / "events.csv").open(newline="") as file:
             table = list(csv.DictReader(file))
-        begun = [float(row["start"]) for row in table]
-        assert begun == pytest.approx([at for times in planted for at in times], abs=0.25)
+        found = [(row["file"], (float(row["start"]) + float(row["end"])) / 2) for row in table]
+        calls = [(f"SM4_20240131_0{hour}0000.wav", at + 0.2)
+                 for hour, times in enumerate(planted) for at in times]  # fmt: skip
+        both = [[(a[0], b[0], abs(a[1] - b[1])) for b in calls] for a in found]
+        hits = np.array([[one == two and gap < 0.3 for one, two, gap in row] for row in both])
+        assert hits.any(axis=0).mean() >= 0.9  # recall
+        assert hits.any(axis=1).mean() >= 0.9  # precision
+        shown = [rows.nth(n).locator("td").all_inner_texts()[2:] for n in range(rows.count())]
+        assert shown == [
+            [f"{float(row['end']) - float(row['start']):.2f} s",
+             f"{float(row['level_db']):.2f} dB".replace("-", "−")] for row in table
+        ]  # fmt: skip
         assert {row["source"] for row in table} == {"frog"}
+        assert {float(row["low_hz"]) > 2700 for row in table} == {True}
+        assert {float(row["high_hz"]) < 4100 for row in table} == {True}
+        page.select_option("#table-format", "raven")
+        with page.expect_download() as waiting:
+            page.click("#table-events")
+        assert waiting.value.suggested_filename.endswith(" - events.txt")
+        waiting.value.save_as(tmp_path / "raven.txt")
+        columns, *selections = (tmp_path / "raven.txt").read_text().splitlines()
+        assert columns.startswith("Selection\tView\tChannel\tBegin Time (s)")
+        assert len(selections) == len(table)
+        assert float(selections[-1].split("\t")[3]) == pytest.approx(20 + float(table[-1]["start"]))
+        page.select_option("#table-format", "csv")
         with page.expect_download() as waiting:
             page.click("#table-labels")
         waiting.value.save_as(tmp_path / "labels.zip")
         with zipfile.ZipFile(tmp_path / "labels.zip") as archive:
             texts = [archive.read(name).decode() for name in archive.namelist()]
-        assert [text.count("frog") for text in texts] == [2, 2]
+        assert sum(text.count("frog") for text in texts) == len(table)
+        ruler = page.locator("#ruler").inner_text()
+        assert "00:00:0" in ruler
+        assert "01:00:" in ruler
+        assert re.search("0[01]:00:", page.locator("#novel-moments").inner_text())
         with page.expect_download() as waiting:
             page.click("#table-levels")
         waiting.value.save_as(tmp_path / "levels.csv")
         header, *lines = (tmp_path / "levels.csv").read_text().splitlines()
         assert header.startswith("file,start,end,time,source,level_db")
-        n_rows = sum(bool(members) for members in studio.groups().values())
-        assert len(lines) in (2 * 80 * n_rows, 2 * 80 * (n_rows + 1))
+        n_rows = page.locator("#heat-names span").count()
+        assert len(lines) == 2 * 40 * n_rows
         assert studio.faults == []
         page.close()
 

@@ -255,7 +255,7 @@ def run(code, **environment):
 
 
 def test_torch_is_not_imported_with_ondes():
-    code = "import sys, ondes, ondes.nmf.estimator, ondes.learning; print('torch' in sys.modules)"
+    code = "import sys, ondes.nmf.estimator, ondes.learning.learn; print('torch' in sys.modules)"
     assert run(code).stdout.strip() == "False"
 
 
@@ -267,7 +267,7 @@ frames = np.random.default_rng(0).exponential(size=(50, 8))
 print(ondes.OnlineNMF(2, n_passes=1).fit(frames).backend_)
 """
     requested = 'ondes.OnlineNMF(2, n_passes=1, backend="torch").fit(frames)'
-    for last_line in (requested, "import ondes.gpu"):
+    for last_line in (requested, "import ondes.learning.gpu"):
         path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
         ended = run(code + last_line, PYTHONPATH=path)
         assert ended.stdout.strip() in ("native", "reference")

@@ -14,14 +14,15 @@ import soundfile
 from conftest import NEEDS_TORCH
 
 import ondes
+from ondes.demo_scene import make_scene
 from ondes.errors import DeviceError, FileError
-from ondes.history import SeparatorHistory
+from ondes.learning.separator_training.training import train
+from ondes.models.history import SeparatorHistory
+from ondes.models.trained_separator import TrainedSeparator
 from ondes.nmf.unfolded import BLOCK, UnfoldedMasks, UnfoldedWeights
-from ondes.scene import make_scene
 from ondes.scores import si_sdr_gain
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.stft import Stft
-from ondes.trained import TrainedSeparator, train
 
 SR = 8000
 
@@ -133,10 +134,10 @@ def separator(**others):
 @pytest.mark.parametrize("sr", [SR, 22050])
 def test_stems_sum_to_the_mixture_and_do_not_depend_on_the_blocks(shape, sr):
     mixture = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    stems = separator().separate(mixture, sr=sr)
+    stems = ondes.separate(mixture, separator(), sr=sr)
     assert list(stems) == ["voice", "noise"]
     np.testing.assert_allclose(sum(stems.values()), mixture, atol=1e-5)
-    stream = ondes.Separator(separator(), sr=sr)
+    stream = ondes.Separator(separator(), sr=sr, spatial="auto")
     parts = [stream.push(part) for part in np.array_split(mixture, 7)] + [stream.flush()]
     for name, stem in stems.items():
         assert np.array_equal(np.concatenate([part[name] for part in parts]), stem)
@@ -154,7 +155,7 @@ def test_a_file_brings_back_the_very_separator(tmp_path):
         saved.history,
     )
     mixture = np.random.default_rng(0).standard_normal(3000).astype(np.float32)
-    one, other = (each.separate(mixture, sr=SR)["voice"] for each in (saved, loaded))
+    one, other = (ondes.separate(mixture, each, sr=SR)["voice"] for each in (saved, loaded))
     assert np.array_equal(one, other)
 
 
@@ -167,6 +168,7 @@ def test_a_file_brings_back_the_very_separator(tmp_path):
         {"contexts": ()},
         {"mask_exponent": float("nan")},
         {"floor": 0.0},
+        {"floor": 1e-300},  # which float32 cannot hold
         {"denominators": np.zeros((3, 6), np.float32)},
         {"dictionaries": -np.ones((3, 6, 17), np.float32)},
         {"decoder": np.ones((2, 4, 3, 17), np.float32)},
@@ -211,14 +213,14 @@ def test_a_separator_is_scored_on_mixtures_of_equal_levels(recordings):
         exponents=np.concatenate([one.exponents] * 2, axis=1),
     )
     halving = TrainedSeparator(("strings", "drums"), separator().audio, both)
-    known = halving.score(sources(recordings), n_mixtures=3, seconds=5.0)
+    known = ondes.score_separation(halving, sources(recordings), n_mixtures=3, seconds=5.0)
     for ratios in known.values():
         assert len(ratios) == 3
         np.testing.assert_allclose(ratios, 0, atol=1.0)  # of orthogonal sources of equal power
     with pytest.raises(ValueError, match="no 900 s of uninterrupted sound"):
-        halving.score(sources(recordings), seconds=900.0)
+        ondes.score_separation(halving, sources(recordings), seconds=900.0)
     with pytest.raises(ValueError, match="strings=FILES drums=FILES"):
-        halving.score({"strings": recordings / "strings"})
+        ondes.score_separation(halving, {"strings": recordings / "strings"})
 
 
 # ---- training ----
@@ -247,8 +249,7 @@ SETTINGS = {"sr": SR, "n_fft": 512, "n_components": 8}
 def test_the_network_and_its_twin_in_numpy_agree():
     import torch
 
-    from ondes.separator_training.network import Network
-    from ondes.separator_training.settings import NetworkSettings
+    from ondes.learning.separator_training.network import Network, NetworkSettings
 
     rng = np.random.default_rng(0)
     dictionaries = [torch.tensor(rng.gamma(0.5, size=(4, 17)) + 1e-3) for _ in range(3)]
@@ -267,8 +268,7 @@ def test_the_network_and_its_twin_in_numpy_agree():
 def test_silence_gives_finite_masks_and_gradients_at_any_exponent(exponent):
     import torch
 
-    from ondes.separator_training.network import Network
-    from ondes.separator_training.settings import NetworkSettings
+    from ondes.learning.separator_training.network import Network, NetworkSettings
 
     network = Network([torch.rand(4, 17) for _ in range(2)], NetworkSettings())
     with torch.no_grad():
@@ -283,16 +283,16 @@ def test_silence_gives_finite_masks_and_gradients_at_any_exponent(exponent):
 
 @NEEDS_TORCH
 def test_training_separates_another_tune_better_and_repeats_bit_for_bit(recordings):
-    first = train(sources(recordings), n_updates=60, **SETTINGS)
-    again = train(sources(recordings), n_updates=60, **SETTINGS)
+    first = train(sources(recordings), n_updates=60, random_state=1, **SETTINGS)
+    again = train(sources(recordings), n_updates=60, random_state=1, **SETTINGS)
     assert np.array_equal(first.weights.decoder, again.weights.decoder)
-    start = train(sources(recordings), n_updates=1, **SETTINGS)
+    start = train(sources(recordings), n_updates=1, random_state=1, **SETTINGS)
     scene = make_scene(8.0, SR, random_state=0)
     truth = {name: scene.stems[name] for name in ("strings", "drums")}
     mixture = sum(truth.values())
 
     def gain(trained):
-        stems = trained.separate(mixture, sr=SR)
+        stems = ondes.separate(mixture, trained, sr=SR)
         return np.mean([si_sdr_gain(truth[name], stems[name], mixture) for name in truth])
 
     assert gain(first) > gain(start) + 0.5
@@ -360,7 +360,7 @@ def test_bad_input_is_one_sentence(recordings, tmp_path):
 
 
 def trained_scores(path, recordings):
-    return ondes.load(path).score(sources(recordings))
+    return ondes.score_separation(ondes.load(path), sources(recordings))
 
 
 @NEEDS_TORCH
@@ -426,3 +426,12 @@ def test_a_signal_saves_the_best_so_far(recordings, tmp_path):
 
 def test_the_delay_is_small():
     assert UnfoldedMasks(weights()).delay <= BLOCK + 10
+
+
+@NEEDS_TORCH
+def test_training_leaves_the_random_numbers_of_the_caller_alone(recordings):
+    import torch
+
+    before = torch.random.get_rng_state()
+    train(sources(recordings), n_updates=1, **SETTINGS)
+    assert torch.equal(torch.random.get_rng_state(), before)

@@ -49,7 +49,8 @@ def write_recordings(folder):
 
 def learn(folder, **settings):
     how = {"sr": 8000, "n_fft": 256, "hop_length": 128, "n_passes": 2, "random_state": 3}
-    how["init"] = "k-means++"  # the default of that version
+    how["fmax"] = 4000  # all bins, as that version had them
+    how["init"] = "k-means++"  # its default
     return ondes.learn(folder, 6, **how, **PLAIN, **settings).components
 
 

@@ -14,9 +14,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
 from hostile import ENVIRONMENT, SMALL, Program, everything_under, noise, tones, write_sound
+
+from ondes.errors import FileError
+from ondes.signal.audio_writer import write_audio
 
 HERE = Path(__file__).parent
 PATIENCE_S = 60.0
@@ -139,7 +143,11 @@ def test_whichever_call_fails_every_file_is_complete_or_absent(
 
 @pytest.fixture(scope="module")
 def training_program(library):
-    loaded = ["torch", "ondes.trained", "ondes.separator_training.trainer"]
+    loaded = [
+        "torch",
+        "ondes.learning.separator_training.training",
+        "ondes.learning.separator_training.trainer",
+    ]
     started = Program({**ENVIRONMENT, "LD_PRELOAD": str(library)}, loaded)
     yield started
     started.close()
@@ -214,3 +222,11 @@ class Injection:
         for each in (folder, refuge):
             shutil.rmtree(each)
         return done, log.read_text().splitlines(), old, *left
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_not_finite_are_never_written(tmp_path, bad):
+    samples = np.zeros(100, np.float32)
+    with pytest.raises(FileError, match="would not be finite"):
+        write_audio(tmp_path / "a.wav", [samples, np.append(samples, np.float32(bad))], 8000)
+    assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ Learn one dictionary per instrument from one tune, and separate another tune wit
 import matplotlib.pyplot as plt
 
 import ondes
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 from ondes.scores import si_sdr
 
 # %%

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import ondes
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 
 scene = make_scene(seconds=8)
 bass = scene.stems["bass"]

@@ -9,7 +9,7 @@ from the mixture while it is separated: ``n_free`` in Python, ``--free`` on the 
 import matplotlib.pyplot as plt
 
 import ondes
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 from ondes.scores import si_sdr
 
 training, tune = make_scene(16, random_state=7), make_scene(12, random_state=8)

@@ -10,7 +10,7 @@ you rely on it.
 import matplotlib.pyplot as plt
 
 import ondes
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 from ondes.scores import si_sdr
 
 scene = make_scene(seconds=12, random_state=3)
@@ -22,7 +22,7 @@ def separate_blindly(names):
     parts = [scene.stems[name] for name in names]
     mixture = sum(parts)
     found = ondes.discover_sources(mixture, 2, sr=sr, n_components=12, n_passes=5)
-    first, second = found.separate(mixture, sr=sr).values()
+    first, second = ondes.separate(mixture, found, sr=sr).values()
     # A listener would have to say which is which. Here the stems are known: take the better order.
     orders = [(first, second), (second, first)]
     scores = [[si_sdr(*pair) for pair in zip(parts, order, strict=True)] for order in orders]

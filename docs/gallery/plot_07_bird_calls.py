@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import ondes
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 
 sr = 22050
 rng = np.random.default_rng(0)

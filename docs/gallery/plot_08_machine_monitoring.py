@@ -42,7 +42,7 @@ wear = [0.0] * 14 + [0.2 * step for step in range(1, 11)]
 hours = [machine(5, worn) for worn in wear]
 divergences = []
 for hour in hours:
-    frames = healthy.audio.stft.power(hour)
+    frames = healthy.audio.frames(hour)
     divergences.append(-healthy.estimator.score(frames))
 divergences = np.array(divergences)
 normal = divergences[:12]

@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 import ondes
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 
 # %%
 # One row per frame, and the instrument of each frame as its label. Silent frames are left out.

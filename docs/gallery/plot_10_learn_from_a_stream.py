@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import ondes
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 
 # %%
 # Frames of one minute of music, in blocks as from a microphone, and held-out frames to score with.

@@ -8,7 +8,7 @@ A larger dictionary always explains a sound better. It does not always separate 
 import matplotlib.pyplot as plt
 
 import ondes
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 from ondes.scores import si_sdr
 
 training, tune = make_scene(16, random_state=1), make_scene(8, random_state=0)
@@ -22,7 +22,7 @@ for size in sizes:
     }
     stems = ondes.separate(tune.mixture, models, sr=sr)
     separation.append([si_sdr(stem, stems[name]) for name, stem in tune.stems.items()])
-    frames = models["strings"].audio.stft.power(tune.stems["strings"]) ** 0.5
+    frames = models["strings"].audio.frames(tune.stems["strings"])
     divergence.append(-models["strings"].estimator.score(frames))
 
 # %%

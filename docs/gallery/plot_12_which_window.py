@@ -8,7 +8,7 @@ Long frames resolve pitch, short frames resolve time. Try it with your own kind 
 import matplotlib.pyplot as plt
 
 import ondes
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 from ondes.scores import si_sdr
 
 training, tune = make_scene(16, random_state=1), make_scene(8, random_state=0)

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import ondes
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 from ondes.scores import si_sdr
 
 training, tune = make_scene(12, random_state=1), make_scene(8, random_state=0)

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import ondes
-from ondes.scene import make_scene
+from ondes.demo_scene import make_scene
 
 first, second = (make_scene(6, random_state=seed).mixture for seed in range(2))
 settings = {"sr": 22050, "n_fft": 1024, "n_components": 8}
@@ -21,7 +21,7 @@ settings = {"sr": 22050, "n_fft": 1024, "n_components": 8}
 # %%
 # Either learn from both recordings in one process,
 
-whole = ondes.learn(first, **settings).learn(second)
+whole = ondes.learn(second, dictionary=ondes.learn(first, **settings))
 
 # %%
 # or save the dictionary in between, and load it in another process.
@@ -29,7 +29,7 @@ whole = ondes.learn(first, **settings).learn(second)
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder, "half.ondes")
     ondes.learn(first, **settings).save(path)
-    halves = ondes.load(path).learn(second)
+    halves = ondes.learn(second, dictionary=ondes.load(path))
 
 print("the same bits:", np.array_equal(whole.components, halves.components))
 
@@ -48,7 +48,8 @@ print("the same sums:", np.allclose(together.numerator, apart.numerator, rtol=1e
 half = ondes.learn(first, **settings)
 figure, axes = plt.subplots(figsize=(8, 2.6), layout="constrained")
 for name, dictionary in {"6 s": half, "12 s": whole}.items():
-    axes.semilogy(np.arange(513) * 22050 / 1024, dictionary.components.mean(axis=0), label=name)
+    hertz = np.arange(dictionary.audio.n_bins) * 22050 / 1024
+    axes.semilogy(hertz, dictionary.components.mean(axis=0), label=name)
 axes.set(xlabel="Hz", ylabel="mean of the spectra")
 axes.legend()
 plt.show()

@@ -1,14 +1,20 @@
-"""How many threads to use."""
+"""How many threads to use, and one for NumPy's own products."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
-__all__ = ["n_cores", "n_threads"]
+__all__ = ["each", "n_cores", "n_threads", "one_blas_thread"]
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 CGROUP = Path("/sys/fs/cgroup")
 QUOTAS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))  # of its two versions
@@ -50,3 +56,49 @@ def _quota() -> float:
         if quota > 0:
             return math.ceil(quota / period)
     return math.inf
+
+
+def each(act: Callable[[Given], Made], inputs: Iterable[Given], n_threads: int) -> Iterator[Made]:
+    """What `act` makes of each input, in their order, with several threads.
+
+    Examples
+    --------
+    >>> list(each(abs, [-1, 2], 2))
+    [1, 2]
+    """
+    if n_threads == 1:
+        return map(act, inputs)
+    made: Iterator[Made] = _pool(os.getpid(), n_threads).map(act, inputs)
+    return made
+
+
+@functools.cache
+def _pool(_process: int, n_threads: int) -> Any:
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(n_threads, "ondes-cores")
+
+
+@contextlib.contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Compute the products of small matrices with one thread of BLAS each.
+
+    More threads take longer, and wait for the next product on the cores that the compiled kernel
+    needs: separation then takes twice as long. The bits of a product would depend on their number.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> with one_blas_thread():
+    ...     float(np.ones(3) @ np.ones(3))
+    3.0
+    """
+    with _blas().limit(limits=1):
+        yield
+
+
+@functools.cache
+def _blas() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")

@@ -13,15 +13,21 @@ __all__ = ["rebatch", "slices"]
 Array = NDArray[Any]
 
 
-def slices(n_rows: int, size: int) -> Iterator[slice]:
-    """Slices of `size` rows that cover `n_rows`; the last one may be shorter.
+def slices(n_rows: int, size: int, first: int | None = None) -> Iterator[slice]:
+    """Slices of `size` rows that cover `n_rows`, the first of `first`; the last may be shorter.
 
     Examples
     --------
     >>> list(slices(5, 2))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    >>> list(slices(3, 2, first=1))
+    [slice(0, 1, None), slice(1, 3, None)]
     """
-    return (slice(first, min(first + size, n_rows)) for first in range(0, n_rows, size))
+    begin = 0
+    while begin < n_rows:
+        end = min(begin + (first or size), n_rows)
+        yield slice(begin, end)
+        begin, first = end, None
 
 
 def rebatch(arrays: Iterable[Array], size: int) -> Iterator[Array]:
@@ -39,10 +45,16 @@ def rebatch(arrays: Iterable[Array], size: int) -> Iterator[Array]:
         held.append(array)
         n_held += len(array)
         if n_held >= size:
-            joined = np.concatenate(held)
+            joined = _joined(held)
             n_whole = n_held - n_held % size
             for rows in slices(n_whole, size):
                 yield joined[rows]
             held, n_held = [joined[n_whole:]], n_held - n_whole
     if n_held:
-        yield np.concatenate(held)
+        yield _joined(held)
+
+
+def _joined(arrays: list[Array]) -> Array:
+    concatenate = getattr(type(arrays[0]), "concatenate", np.concatenate)  # of sparse frames
+    joined: Array = concatenate(arrays)
+    return joined

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from mutations import NUMBERS, damaged
 
-from ondes import archive
+from ondes.models import archive
 
 Members = list[tuple[str, bytes]]
 

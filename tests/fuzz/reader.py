@@ -162,7 +162,7 @@ def _wrong_with(sentence: str, path: Path) -> str:
     """What a refusal lacks to be one clear sentence; nothing if it lacks nothing."""
     name, _, reason = sentence.partition(": ")
     lacks = {
-        "does not name the file": name in (str(path), "stream"),
+        "does not name the file": name in (str(path), f"@{path}", "stream"),
         "gives no reason": len(reason) > len("damaged") and reason.endswith("."),
         "is not one printable line": sentence.isprintable(),
         "is no short sentence": len(sentence) < MAX_SENTENCE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import random
 import sys
 import tempfile
@@ -14,22 +15,24 @@ from pathlib import Path
 from typing import Any
 
 import archives
+import learners
 import numpy as np
 import sounds
+import texts
 
 import ondes
-from ondes.dictionary import Dictionary
 from ondes.errors import FileError
-from ondes.history import SeparatorHistory, TrainingHistory
-from ondes.loading import load
-from ondes.model_file import SavedModel
+from ondes.learning import checkpoint
+from ondes.models.dictionary import Dictionary
+from ondes.models.history import SeparatorHistory, TrainingHistory
+from ondes.models.loading import load
+from ondes.models.trained_separator import TrainedSeparator
 from ondes.nmf.unfolded import UnfoldedWeights
+from ondes.signal import finding
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.recordings import open_blocks, probe
 from ondes.signal.schedule import Position, Schedule
-from ondes.signal.segments import Recording
-from ondes.trained import TrainedSeparator
-from ondes.training import checkpoint
+from ondes.signal.survey import Recording
 
 AUDIO = AudioSettings(8000, ondes.Stft(8, 4, "sine"))
 OTHER_SR = 22050
@@ -59,7 +62,7 @@ class Target:
 
 
 @functools.cache
-def small_models() -> dict[str, SavedModel]:
+def small_models() -> dict[str, Dictionary]:
     """Models with very different settings, one of them of audio."""
     frames = np.random.default_rng(0).exponential(size=(60, 5))
     settings: dict[str, dict[str, object]] = {
@@ -87,15 +90,15 @@ def small_models() -> dict[str, SavedModel]:
         estimator.partial_fit(frames)
     curve = np.array([[20.0, 0.5], [60.0, 0.25]])
     history = TrainingHistory(curve, ("a.wav",), 1, 0, 60, 4.5, 0.25, "SIGINT")
-    models = {name: SavedModel(each, None, None) for name, each in estimators.items()}
-    return models | {"sound": SavedModel(estimators["sound"], AUDIO, history)}
+    models = {name: Dictionary(each, None, None) for name, each in estimators.items()}
+    return models | {"sound": Dictionary(estimators["sound"], AUDIO, history)}
 
 
 @functools.cache
 def model_seeds() -> dict[str, bytes]:
     """Each of the small models as a file."""
     return {
-        name: _written(lambda model, path: Dictionary(*model).save(path), model)
+        name: _written(lambda model, path: model.save(path), model)
         for name, model in small_models().items()
     }
 
@@ -171,7 +174,7 @@ def read_separator(path: Path) -> None:
     separator.save(path, force=True)
     if isinstance(separator, TrainedSeparator) and separator.audio.stft.n_fft <= 64:
         mixture = np.random.default_rng(0).standard_normal(400).astype(np.float32)
-        stems = separator.separate(mixture, sr=separator.audio.sr)
+        stems = ondes.separate(mixture, separator, sr=separator.audio.sr)
         if not all(np.isfinite(each).all() for each in stems.values()):
             raise ArithmeticError("a stem is not finite")
 
@@ -212,6 +215,38 @@ def read_piped(path: Path) -> None:
             pass
 
 
+@functools.cache
+def work_seeds() -> dict[str, bytes]:
+    """Saved work of the studio: with a dictionary and groups, and without."""
+    from ondes.studio.components import Components
+    from ondes.studio.project import Group, Mix, Project
+    from ondes.studio.work_file import pack_work
+
+    components = Components(small_models()["sound"], {})
+    groups = [Group(1, "drums", (0, 2)), Group(2, "bass", (1,), is_proposed=True)]
+    grouped = Project.of(groups, model=0)
+    mix = Mix(amount=0.5).changed("g1", gain=-6.0)
+    return {
+        "groups": pack_work(grouped, mix, components, {}, {}),
+        "nothing": pack_work(Project(), Mix(), None, {}, {}),
+    }
+
+
+def read_work_file(path: Path) -> None:
+    """Work that is accepted can be shown, and put on recordings."""
+    from ondes.studio.work_file import read_work
+
+    work = read_work(path)
+    repr(work.project)
+    work.on([])
+    json.dumps(work.mix.as_plain(), allow_nan=False)
+
+
+def read_manifest(path: Path) -> None:
+    """A list that is accepted can be shown."""
+    repr(list(finding.read_manifest(path)))
+
+
 TARGETS = {
     "model": Target(model_seeds, archives.mutated, read_model, FileError),
     "separator": Target(separator_seeds, archives.mutated, read_separator, FileError),
@@ -221,4 +256,7 @@ TARGETS = {
         sounds.libsndfile_seeds, sounds.mutated, read_without_av, FileError
     ),
     "piped": Target(sounds.wav_seeds, sounds.mutated, read_piped, FileError),
+    "manifest": Target(texts.seeds, texts.mutated, read_manifest, FileError),
+    "work": Target(work_seeds, archives.mutated, read_work_file, FileError),
+    "settings": Target(learners.seeds, learners.mutated, learners.read, FileError),
 }

@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import click
+from click.shell_completion import get_completion_class
 
 from ondes import __version__
-from ondes.cli.activations import activations
-from ondes.cli.completion import completion
+from ondes.cli import terminal
 from ondes.cli.demo import demo
 from ondes.cli.denoise import denoise
 from ondes.cli.info import info
 from ondes.cli.learn import learn
+from ondes.cli.levels import levels
+from ondes.cli.models import list_models
 from ondes.cli.report import report
 from ondes.cli.score import score
 from ondes.cli.separate import separate
@@ -51,32 +53,48 @@ def ondes() -> None:
     """Learn dictionaries of spectra from audio of any length, and separate mixtures with them.
 
     \b
-    Start with:  ondes demo
+    Start with:  ondes separate podcast.mp3
+                 ondes denoise talk.wav
     Then:        ondes learn lectures/ -o speech.ondes
                  ondes learn records/ -o music.ondes
                  ondes separate mix.wav -d speech.ondes -d music.ondes -o stems/
     """  # noqa: D301
 
 
+@click.command(short_help="Print a shell completion script.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that lets your SHELL complete the commands and options of `ondes`.
+
+    \b
+    bash:  ondes completion bash >> ~/.bashrc
+    zsh:   ondes completion zsh >> ~/.zshrc
+    fish:  ondes completion fish > ~/.config/fish/completions/ondes.fish
+    """  # noqa: D301
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(ondes, {}, "ondes", "_ONDES_COMPLETE").source())
+
+
+# fmt: off
 for _command in (
-    demo,
-    learn,
-    train,
-    separate,
-    denoise,
-    studio,
-    report,
-    activations,
-    score,
-    info,
+    demo, separate, denoise, learn, train, studio, report, levels, score, list_models, info,
     completion,
 ):
     ondes.add_command(_command)
+# fmt: on
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its status."""
-    sys.exit(_run(arguments))
+    terminal.open_closed_streams()
+    try:
+        status = _run(arguments)
+    except BrokenPipeError:  # whoever read a table or a message has seen enough, as `| head` has
+        status = FAILED
+        for stream in (sys.stdout, sys.stderr):
+            terminal.discard(stream)
+    sys.exit(status)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -85,16 +103,15 @@ def _run(arguments: Sequence[str] | None) -> int:
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)
     try:
-        status = ondes.main(arguments, prog_name="ondes", standalone_mode=False)
-        sys.stdout.flush()
-        return int(status or DONE)
+        return int(ondes.main(arguments, prog_name="ondes", standalone_mode=False) or DONE)
     except click.ClickException as error:
-        error.show()
+        try:
+            error.show()
+        except BrokenPipeError:
+            terminal.discard(sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # The reader has closed the pipe, as `| head` does; the flush at exit must not fail, too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        raise
     except Exception as error:
         if os.environ.get("ONDES_DEBUG"):
             raise

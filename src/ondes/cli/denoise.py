@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ondes.cli import options, terminal
+from ondes.cli.models import load_dictionary, load_model
 from ondes.errors import printable
 
-if TYPE_CHECKING:
-    from ondes.dictionary import Dictionary
-
 BLOCKS_AHEAD = 2  # made while those before are written
+WITHOUT_A_MODEL = (
+    "ondes: speech by the separator 'denoise', which comes with ondes; where it is wrong, give an "
+    "example of the noise with --noise, or a model of yours with -d."
+)
 
 
-def _as_noise(_: click.Context, __: click.Parameter, given: str) -> str | tuple[float, float]:
-    """A part of the recording, or another recording."""
+def _as_noises(
+    _: click.Context, __: click.Parameter, given: tuple[str, ...]
+) -> list[str | tuple[float, float]]:
+    return [_as_noise(each) for each in given]
+
+
+def _as_noise(given: str) -> str | tuple[float, float]:
+    """A span of the recording, or another recording."""
     parts = re.fullmatch(rf"({options.TIME})-({options.TIME})", given)
     if parts is None or Path(given).exists():
         return given
@@ -33,10 +41,10 @@ def _as_noise(_: click.Context, __: click.Parameter, given: str) -> str | tuple[
 @click.argument("recording")
 @click.option(
     "--noise",
-    required=True,
     metavar="TIME-TIME|FILE",
-    callback=_as_noise,
-    help="Where only the noise is heard, as in 0:03-0:09, or a recording of it.",
+    multiple=True,
+    callback=_as_noises,
+    help="Where only the noise is heard, as in 0:03-0:09, or a recording of it; may be repeated.",
 )
 @options.dictionaries(required=False, multiple=False)
 @click.option(
@@ -50,44 +58,53 @@ def _as_noise(_: click.Context, __: click.Parameter, given: str) -> str | tuple[
 @options.output("The file to write.  [default: NAME-denoised.wav]", type=click.Path(dir_okay=False))
 @options.seed
 @options.raw
+@options.compute
 @options.force
 @options.as_json
 def denoise(recording: str, **given: Any) -> int:
-    """Reduce the noise in a RECORDING, from an example of the noise alone.
+    """Reduce the noise in a RECORDING of speech.
 
-    With a model of speech, or of any other sound to keep, noise that changes over time is reduced
-    as well. The result has the sampling rate and the channels of the RECORDING.
+    Without --noise, a separator that comes with ondes tells speech from everything else; -d gives
+    another one, from `ondes train`, of which one source is called speech. With --noise, the noise
+    is known from an example, and -d a dictionary of speech, or of any other sound to keep. The
+    result has the sampling rate and the channels of the RECORDING.
 
     \b
+    ondes denoise talk.wav
     ondes denoise talk.wav --noise 0:03-0:09 -d speech.ondes
     ondes denoise talk.wav --noise hiss.wav --amount 12 -o better.wav
     """  # noqa: D301
     from ondes.atomic_file import check_destination
-    from ondes.denoising import denoise_file
     from ondes.prefetch import prefetch
+    from ondes.separation.denoising import denoise_file
     from ondes.signal.audio_writer import AudioWriter
-    from ondes.signal.segments import is_stream
+    from ondes.signal.survey import is_stream
 
-    if is_stream(recording) and isinstance(given["noise"], tuple):
+    if is_stream(recording) and any(isinstance(each, tuple) for each in given["noise"]):
         what = "Standard input" if recording == "-" else "A pipe"
         raise click.UsageError(f"{what} can be read only once; give the noise as a recording.")
-    if recording == given["noise"] == "-":
+    if (recording, *given["noise"]).count("-") > 1:
         raise click.UsageError("Standard input can be read only once; give a file.")
     if recording == "-" and given["output"] is None:
         raise click.UsageError("Standard input has no name; give one with -o.")
+    compute = options.compute_settings(given)
     output = Path(given["output"] or f"{Path(recording).stem}-denoised.wav")
     check_destination(output, given["force"])
-    speech: Dictionary | None = None
+    speech: Any = None
     if given["dictionary"] is not None:
-        speech = terminal.load_model(given["dictionary"])
+        load = load_dictionary if given["noise"] else load_model
+        speech = load(given["dictionary"])
+    elif not given["noise"]:
+        terminal.say(WITHOUT_A_MODEL, err=True)
     with terminal.bar(Path(recording).name) as bar:
         blocks = denoise_file(
             recording,
-            noise=given["noise"],
+            noise=given["noise"] or None,
             speech=speech,
             amount=given["amount"],
             random_state=given["seed"],
             raw=given["raw"],
+            **compute,
         )
         n_samples = 0
         with AudioWriter(output, blocks.sr, blocks.channels, force=given["force"]) as writer:
@@ -98,5 +115,5 @@ def denoise(recording: str, **given: Any) -> int:
     if given["as_json"]:
         terminal.print_json({"file": output, "seconds": n_samples / blocks.sr, "sr": blocks.sr})
     else:
-        click.echo(printable(str(output)))
+        terminal.say(printable(str(output)))
     return terminal.DONE

@@ -10,8 +10,8 @@ from ondes.cli import options, terminal
 from ondes.errors import printable
 
 if TYPE_CHECKING:
+    from ondes.models.trained_separator import TrainedSeparator
     from ondes.nmf.learner import DictionaryLearner
-    from ondes.trained import TrainedSeparator
 
 PACKAGES = ("numpy", "scipy", "scikit-learn", "soundfile", "soxr", "click", "rich")
 EXTRAS = {
@@ -45,12 +45,12 @@ def info(model: str | None, system: bool, as_json: bool) -> None:
         if name == "stopped_by" and value is None:  # it ended by itself
             continue
         shown = name.replace("_", " ") if model is None else name  # as in Python
-        click.echo(f"{shown:{width}}  {_in_words(value)}")
+        terminal.say(f"{shown:{width}}  {_in_words(value)}")
 
 
 def _model(path: str) -> dict[str, Any]:
-    from ondes.loading import load
-    from ondes.trained import TrainedSeparator
+    from ondes.models.loading import load
+    from ondes.models.trained_separator import TrainedSeparator
 
     dictionary = load(path)
     if isinstance(dictionary, TrainedSeparator):
@@ -65,6 +65,7 @@ def _model(path: str) -> dict[str, Any]:
         stft = dictionary.audio.stft
         facts |= {"sr": dictionary.audio.sr, "n_fft": stft.n_fft, "hop_length": stft.hop_length}
         facts |= {"window": stft.window, "top_db": dictionary.audio.top_db}
+        facts |= {"fmax": dictionary.audio.fmax}
     if dictionary.history is not None:
         history = dictionary.history
         facts |= {"seconds": history.seconds, "divergence": history.divergence}
@@ -74,15 +75,15 @@ def _model(path: str) -> dict[str, Any]:
 
 
 def _separator(path: str, separator: TrainedSeparator) -> dict[str, Any]:
-    weights, stft = separator.weights, separator.audio.stft
+    stft = separator.audio.stft
     facts: dict[str, Any] = {
         "separator": path,
         "sources": list(separator.names),
-        "n_components": weights.decoder.shape[2],
         "sr": separator.audio.sr,
         "n_fft": stft.n_fft,
         "hop_length": stft.hop_length,
         "window": stft.window,
+        "fmax": separator.audio.fmax,
     }
     if (history := separator.history) is not None:
         ratios = dict(zip(separator.names, history.si_sdr, strict=True))

@@ -12,15 +12,15 @@ import click
 from click.core import ParameterSource
 
 from ondes.cli import options, terminal
+from ondes.cli.models import load_dictionary
 from ondes.errors import FileError, printable
 
 if TYPE_CHECKING:
-    from ondes.dictionary import Dictionary
-    from ondes.history import TrainingHistory
-    from ondes.signal.locations import Location
+    from ondes.models.dictionary import Dictionary
+    from ondes.models.history import TrainingHistory
 
 FIXED_BY_MODEL = (
-    *("preset", "components", "sr", "n_fft", "hop_length", "top_db", "batch_size"),
+    *("preset", "components", "sr", "n_fft", "hop_length", "delay", "fmax", "top_db", "batch_size"),
     *("spectrum", "beta_loss", "sparsity"),
 )
 
@@ -38,8 +38,15 @@ FIXED_BY_MODEL = (
 @options.count("-k", "--components", help="Number of spectra in the dictionary.  [default: 128]")
 @options.count("--passes", default=1, help="Number of passes over all recordings.")
 @options.count("--sr", help="Sampling rate to resample to, in Hz.  [default: 16000]")
-@options.count("--n-fft", help="Samples per frame.  [default: 4096]")
+@options.count("--n-fft", help="Samples per frame.  [default: 240 ms, 3840 at 16000 Hz]")
 @options.count("--hop-length", help="Samples between frames.  [default: a quarter of --n-fft]")
+@options.delay
+@click.option(
+    "--fmax",
+    type=click.FloatRange(0, min_open=True),
+    metavar="HZ",
+    help="The highest frequency that counts.  [default: 0.45 of --sr, which resampling leaves]",
+)
 @click.option(
     "--spectrum",
     type=click.Choice(["magnitude", "power"]),
@@ -79,9 +86,7 @@ FIXED_BY_MODEL = (
     "--checkpoint-every",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    default=60.0,
-    show_default=True,
-    help="Time between two checkpoints.",
+    help="Time between two checkpoints.  [default: 60]",
 )
 @click.option(
     "--cluster",
@@ -129,10 +134,10 @@ def _checkpoint(given: dict[str, Any]) -> Path | None:
     from ondes.atomic_file import companion
 
     if (stream := _stream(given)) is not None:
-        if given["resume"] or given["checkpoint"] is not None:
-            raise click.UsageError(
-                f"{stream} can be read only once; leave out --resume and --checkpoint."
-            )
+        for name in ("resume", "checkpoint", "checkpoint_every"):
+            if given[name] not in (None, False):
+                option = name.replace("_", "-")
+                raise click.UsageError(f"{stream} can be read only once; leave out --{option}.")
         return None
     if given["checkpoint"] == given["output"]:
         raise click.UsageError("--checkpoint and --output are the same file; name another one.")
@@ -141,7 +146,7 @@ def _checkpoint(given: dict[str, Any]) -> Path | None:
 
 def _stream(given: dict[str, Any]) -> str | None:
     """What to call the stream among the recordings, if there is one."""
-    from ondes.signal.segments import is_stream
+    from ondes.signal.survey import is_stream
 
     if "-" in given["files"]:
         return "Standard input"
@@ -175,9 +180,10 @@ def _history(dictionary: Dictionary) -> TrainingHistory:
 
 
 def _learn_and_save(given: dict[str, Any], output: Path, checkpoint: Path | None) -> int:
+    from ondes.learning.run import Run, RunOptions
     from ondes.signal.locations import with_span
 
-    dictionary = _untrained(given)
+    initial = _untrained(given)
     recordings, failures = terminal.find_recordings(given["files"])
     if not recordings:
         terminal.complain("no recordings are left to learn from.")
@@ -190,9 +196,15 @@ def _learn_and_save(given: dict[str, Any], output: Path, checkpoint: Path | None
             failures.append(error)
             bar.complain(str(error))
 
-        run = _run(given) | {"checkpoint": checkpoint, "on_error": report}
+        chosen = _run_options(given) | {"checkpoint": checkpoint, "on_error": report}
+        run = Run(
+            initial,
+            recordings,
+            RunOptions(**chosen, progress=bar.show_learning, return_on_interrupt=True),
+        )
         if given["resume"] and not given["force"] and output.exists():
-            finished = _finished(output, dictionary, recordings, run)
+            finished = load_dictionary(str(output))
+            run.check_finished(output, finished)
             if _history(finished).stopped_by is None and not (checkpoint and checkpoint.exists()):
                 bar.complain(f"{printable(str(output))} is complete; nothing is left to do.")
                 _print_result(finished, 0.0, [])
@@ -202,7 +214,7 @@ def _learn_and_save(given: dict[str, Any], output: Path, checkpoint: Path | None
             bar.complain(f"there is no {where} to resume from; starting from the beginning.")
         if checkpoint is not None and given["force"] and not given["resume"]:
             checkpoint.unlink(missing_ok=True)
-        dictionary.learn(recordings, progress=bar.show_learning, return_on_interrupt=True, **run)
+        dictionary = run.learn()
     history = _history(dictionary)
     dictionary.history = history = replace(
         history, n_files=history.n_files + n_absent, n_failed=history.n_failed + n_absent
@@ -221,10 +233,10 @@ def _learn_and_save(given: dict[str, Any], output: Path, checkpoint: Path | None
     return terminal.SOME_FAILED if failures else terminal.DONE
 
 
-def _run(given: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `TrainingRun` that options decide."""
+def _run_options(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `RunOptions` that options decide."""
     is_local = given["cluster"] == "local"
-    run = {
+    return {
         "n_passes": given["passes"],
         "random_state": given["seed"],
         "raw": given["raw"],
@@ -232,39 +244,21 @@ def _run(given: dict[str, Any]) -> dict[str, Any]:
         "resume": given["resume"],
         "cluster": given["cluster"],
         "n_workers": given["jobs"] if is_local and given["jobs"] > 0 else None,
+        "n_shards": given["shards"],
     }
-    return run if given["shards"] is None else run | {"n_shards": given["shards"]}
 
 
 def _untrained(given: dict[str, Any]) -> Dictionary:
-    from ondes.learning import untrained
+    from ondes.learning.learn import continued, untrained
 
     compute = options.compute_settings(given)
     if given["continued"] is not None:
-        return terminal.load_model(given["continued"]).with_compute(**compute)
-    same = ("preset", "sr", "n_fft", "hop_length", "spectrum", "beta_loss", "sparsity")
-    return untrained(
-        n_components=given["components"],
-        n_passes=given["passes"],
-        random_state=given["seed"],
-        **{name: given[name] for name in (*same, "top_db", "batch_size")},
-        **compute,
-    )
-
-
-def _finished(
-    output: Path, dictionary: Dictionary, recordings: Sequence[Location], run: dict[str, Any]
-) -> Dictionary:
-    """The model that this very run has written; FileError where it is another's."""
-    from ondes.model_file import SavedModel
-    from ondes.training_run import TrainingRun
-
-    finished = terminal.load_model(str(output))
-    saved = SavedModel(finished.learner, finished.audio, finished.history)
-    assert dictionary.audio is not None
-    untrained = dictionary.learner, dictionary.audio, recordings
-    TrainingRun(**run).check_finished(output, saved, *untrained)
-    return finished
+        return continued(load_dictionary(given["continued"]), **compute)
+    same = ("preset", "sr", "n_fft", "hop_length", "delay", "fmax", "spectrum", "beta_loss")
+    chosen = {name: given[name] for name in (*same, "sparsity", "batch_size")} | compute
+    chosen |= {"n_components": given["components"], "n_passes": given["passes"]}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    return untrained(random_state=given["seed"], top_db=given["top_db"], **chosen)
 
 
 def _print_result(dictionary: Dictionary, elapsed: float, failures: Sequence[FileError]) -> None:
@@ -292,9 +286,9 @@ def _print_result(dictionary: Dictionary, elapsed: float, failures: Sequence[Fil
     # What was learned before this process counts for the model, but not for its speed.
     is_all_new = not given["resume"] and given["continued"] is None
     speed = f"{history.seconds / elapsed:.0f} × real time, " if is_all_new else ""
-    n_passes = dictionary.learner.n_passes
+    n_passes = dictionary.learner.n_passes or 1
     passes = f" in all {n_passes} passes" if n_passes > 1 else ""
-    click.echo(
+    terminal.say(
         f"{printable(given['output'])}: {dictionary.n_components} components from "
         f"{terminal.clock(history.seconds)} of audio{passes}, divergence {history.divergence:.3f} "
         f"per bin, in {terminal.clock(elapsed)} ({speed}{backend})"

@@ -45,6 +45,16 @@ def _as_raw_format(_: click.Context, __: click.Parameter, given: str | None) -> 
         raise click.BadParameter(f"{given!r} is not of the form 44100:2:s16le: {error}") from None
 
 
+def _as_delay(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
+    """Seconds from 30ms, or from 0.03s."""
+    if given is None:
+        return None
+    found = re.fullmatch(r"(\d+\.?\d*|\.\d+)(ms|s)", given)
+    if found is None:
+        raise click.BadParameter(f"{given!r} is not a time such as 30ms.")
+    return float(found[1]) * (1e-3 if found[2] == "ms" else 1)
+
+
 def _as_top_db(_: click.Context, __: click.Parameter, given: str) -> float | None:
     if given.lower() == "off":
         return None
@@ -120,18 +130,29 @@ def dictionaries(
         multiple=multiple,
         metavar="MODEL",
         type=click.Path(),
-        help="A model from `ondes learn` for each source, or one from `ondes train`."
+        help="A model from `ondes learn` for each source, or one from `ondes train`, or a "
+        "name from `ondes models`."
         if multiple
         else text,
     )
 
 
 def discovery(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--sources` and `-k`, for mixtures without dictionaries."""
-    components = count(
-        "-k", "--components", default=32, help="Without -d: components of all sources together."
+    """`--sources` and `-k`, for sources that are learned from the mixture; see `discovered`."""
+    sources = count("--sources", help="Without -d: learn N sources from the mixture.  [default: 2]")
+    return sources(
+        count(
+            "-k",
+            "--components",
+            help="Without -d: learn N components of all sources from the mixture.  [default: 32]",
+        )(command)
     )
-    return count("--sources", default=2, help="Without -d: number of sources.")(components(command))
+
+
+def discovered(given: dict[str, Any]) -> None:
+    """Complete the options of `discovery`."""
+    given["sources"] = given["sources"] or 2
+    given["components"] = given["components"] or 32
 
 
 def compute(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -203,6 +224,12 @@ raw = click.option(
     metavar="RATE:CHANNELS:FORMAT",
     callback=_as_raw_format,
     help="Format of samples without a header, such as 44100:2:s16le.",
+)
+delay = click.option(
+    "--delay",
+    metavar="TIME",
+    callback=_as_delay,
+    help="For live sound: frames with which separation is late by this at most, such as 30ms.",
 )
 top_db = click.option(
     "--top-db",

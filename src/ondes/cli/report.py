@@ -8,16 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ondes.cli import options, terminal
-from ondes.cli.sources import (
-    as_sources,
-    check_discovery,
-    discover,
-    load_dictionaries,
-    load_sources,
-)
-from ondes.errors import printable
+from ondes.cli.models import as_model, check_discovery, discover, load_models
+from ondes.errors import FileError, printable
 
 if TYPE_CHECKING:
+    from ondes.models.model import Model
     from ondes.report.excerpts import ShownExcerpt
 
 SECONDS = 30.0  # of the excerpt
@@ -36,8 +31,8 @@ TOLERANCE = 0.01  # seconds by which the declared length of a recording may be w
 )
 @click.option(
     "--spatial",
-    type=click.Choice(["none", "room", "pan"]),
-    default="none",
+    type=click.Choice(["auto", "none", "room", "pan"]),
+    default="auto",
     show_default=True,
     help="As in `ondes separate`; the page shows where the sources are.",
 )
@@ -69,8 +64,10 @@ def report(mix: str, **given: Any) -> None:
     """  # noqa: D301
     from ondes.atomic_file import check_destination
     from ondes.report import build_report, describe_excerpt, write_report
+    from ondes.signal.recordings import find_recordings
 
     compute = options.compute_settings(given)
+    options.discovered(given)
     options.check_span(given)
     if given["end"] is not None and given["seconds"] is not None:
         raise click.UsageError(
@@ -79,7 +76,12 @@ def report(mix: str, **given: Any) -> None:
     if given["mic_distance"] is not None and given["spatial"] != "room":
         raise click.UsageError("--mic-distance is for --spatial room.")
     check_destination(given["output"], given["force"])
-    models, texts = _models(mix, given)
+    if Path(mix).is_dir():
+        found = find_recordings(mix)
+        several = f"{len(found)} recording" + ("s" if len(found) > 1 else "")
+        reason = f"is a folder of {several}; name one, such as {printable(str(found[0]))}"
+        raise FileError(mix, reason)
+    model, texts = _model(mix, given)
     start, end = given["start"], given["end"]
     if end is None:
         end = start + (given["seconds"] or SECONDS)
@@ -92,7 +94,7 @@ def report(mix: str, **given: Any) -> None:
     with terminal.bar("separating and drawing") as bar, terminal.warnings_shown_by(bar):
         content = build_report(
             mix,
-            models,
+            model,
             title=printable(Path(mix).name),
             start=start,
             end=end,
@@ -103,20 +105,21 @@ def report(mix: str, **given: Any) -> None:
             **texts,
             **compute,
         )
-    click.echo(printable(str(write_report(given["output"], content, force=given["force"]))))
+    terminal.say(printable(str(write_report(given["output"], content, force=given["force"]))))
 
 
-def _models(mix: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The models, and what the page says of them."""
+def _model(mix: str, given: dict[str, Any]) -> tuple[Model, dict[str, Any]]:
+    """The model, and what the page says of it."""
+    from ondes.models.dictionary import Dictionary
     from ondes.report import describe_dictionaries, describe_separator
-    from ondes.separation import Sources
 
-    if given["dictionaries"]:
-        models = load_sources(given["dictionaries"])
-        if not isinstance(models, Sources):
-            return models, describe_separator(models)
-        return models, describe_dictionaries(load_dictionaries(given["dictionaries"]))
-    check_discovery([mix], given)
-    with terminal.bar("learning") as bar:
-        dictionaries = {"mix": discover(mix, given, bar.show_learning)}
-    return as_sources(dictionaries), describe_dictionaries(dictionaries)
+    models: dict[str, Any] = load_models(given["dictionaries"])
+    if not models:
+        check_discovery([mix], given)
+        with terminal.bar("learning") as bar:
+            models = {"mix": discover(mix, given, bar.show_learning)}
+    described: dict[str, Any] = {}
+    for each in models.values():
+        if not isinstance(each, Dictionary):
+            described = describe_separator(each)
+    return as_model(models), described or describe_dictionaries(models)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ondes.cli import options, terminal
-from ondes.cli.sources import named_files
+from ondes.cli.models import load_models, named_files
 from ondes.errors import FileError, printable
 
 if TYPE_CHECKING:
-    from ondes.dictionary import Dictionary
+    from ondes.models.dictionary import Dictionary
+    from ondes.models.trained_separator import TrainedSeparator
     from ondes.signal.locations import Location
-    from ondes.trained import TrainedSeparator
 
 
 @click.command(short_help="Measure how well a model explains recordings.")
@@ -39,14 +39,14 @@ def score(files: tuple[str, ...], dictionary: str, **given: Any) -> int:
     ondes score held-out/ -d piano.ondes
     ondes score speech=lectures/ music=records/ -d talk.ondes
     """  # noqa: D301
-    from ondes.loading import load
-    from ondes.trained import TrainedSeparator
+    from ondes.models.dictionary import Dictionary
 
     compute = options.compute_settings(given)
     options.check_span(given)
-    if isinstance(separator := load(dictionary), TrainedSeparator):
-        return _score_separator(separator, dictionary, files, given)
-    model = terminal.load_model(dictionary).with_compute(**compute)
+    (model,) = load_models([f"model={dictionary}"]).values()
+    if not isinstance(model, Dictionary):
+        return _score_separator(model, dictionary, files, given)
+    model.with_compute(**compute)
     recordings, failures = terminal.find_recordings(files)
     n_files = len(recordings) + len(failures)
     rows: list[tuple[str, int, float]] = []
@@ -80,6 +80,7 @@ def _score_separator(
 ) -> int:
     import numpy as np
 
+    from ondes.separation.evaluation import score_separation
     from ondes.signal.locations import with_span
 
     if given["raw"] is not None:
@@ -100,7 +101,7 @@ def _score_separator(
     with terminal.bar("scoring") as bar:
         bar.show(0, None, "mixtures of " + ", ".join(map(printable, sources)))
         try:
-            ratios = separator.score(sources)
+            ratios = score_separation(separator, sources)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
     n_mixtures = min(map(len, ratios.values()))
@@ -117,7 +118,7 @@ def _score_separator(
             for name, q in middle.items()
         ]
         terminal.print_table(("source", "SI-SDR, dB", "quartiles"), shown)
-        click.echo(f"{n_mixtures} mixtures at equal levels", err=True)
+        terminal.say(f"{n_mixtures} mixtures at equal levels", err=True)
     return terminal.DONE
 
 
@@ -125,13 +126,13 @@ def _divergence(model: Dictionary, path: Location, given: dict[str, Any]) -> tup
     """The number of non-silent frames in the part to score, and their mean divergence per bin."""
     if not given["start"] and given["end"] is None:
         return model.divergence(path, raw=given["raw"])
-    from ondes.signal.excerpt import open_excerpt
-    from ondes.signal.spectral_frames import active_frames
+    from ondes.signal.frame_reader import active_frames
+    from ondes.signal.recordings import open_span
 
     assert model.audio is not None
     part = {"start": given["start"], "end": given["end"], "raw": given["raw"]}
     n_frames, total = 0, 0.0
-    with open_excerpt(path, sr=model.audio.sr, **part) as blocks:
+    with open_span(path, sr=model.audio.sr, **part) as blocks:
         for frames in active_frames(blocks, model.audio):
             n_frames += len(frames)
             total -= float(model.learner.score_samples(frames).sum())

@@ -14,21 +14,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ondes.cli import options, terminal
-from ondes.cli.sources import as_sources, check_discovery, discover, load_sources
+from ondes.cli.models import as_model, check_discovery, discover, load_models
 from ondes.errors import FileError, printable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-    from ondes.separation import Sources
-    from ondes.separation.mixed_sources import MixedSources
+    from ondes.models.model import Model
     from ondes.signal.locations import Location
-    from ondes.trained import TrainedSeparator
 
 
 NEARLY_SILENT = -20.0  # decibels relative to the mix
 BEGINNING = 10  # seconds that a hint is based on
 BLOCKS_AHEAD = 2  # separated while those before are written
+WITHOUT_A_MODEL = (
+    "ondes: speech, music and effects by the separator 'talk', which comes with ondes; `ondes "
+    "train` makes a better one from recordings like yours, for -d."
+)
 HIGHEST_RATE = 192_000  # Hz: a faster recording gets no hint
 
 
@@ -52,11 +54,11 @@ HIGHEST_RATE = 192_000  # Hz: a faster recording gets no hint
 @options.count("--free", help="Learn N more components from the mix, as the source 'rest'.")
 @click.option(
     "--spatial",
-    type=click.Choice(["none", "room", "pan"]),
-    default="none",
+    type=click.Choice(["auto", "none", "room", "pan"]),
+    default="auto",
     show_default=True,
-    help="Also use the places of the sources: room for as many microphones as sources, pan for a "
-    "stereo mix.",
+    help="What to use of the places of the sources: auto for how each lies between left and right "
+    "in stereo, room for as many microphones as sources, pan for panned sources.",
 )
 @options.span
 @options.discovery
@@ -69,12 +71,14 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     """Separate each MIX into sources, which have its sampling rate and sum to it.
 
     Each -d is one source, named after its file or as in -d NAME=MODEL. A model whose components
-    are in groups has one source per group. Without -d, the sources are learned from the mix itself.
+    are in groups has one source per group. Without -d, a separator that comes with ondes tells
+    speech, music and effects apart; with --sources, the sources are learned from the mix itself.
     Use --adapt for the source that the models describe less well, usually the music under a voice.
     With --spatial room, the mix has as many microphones as sources, from two to eight, and each
     stem is the sound of its source at every microphone.
 
     \b
+    ondes separate podcast.mp3
     ondes separate talk.mp3 -d speech.ondes -d music.ondes -o stems/
     ondes separate talk.mp3 -d speech.ondes -d music.ondes --adapt music
     ondes separate talk.mp3 -d speech.ondes --free 8
@@ -84,20 +88,25 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     """  # noqa: D301
     from concurrent.futures import ThreadPoolExecutor
 
-    from ondes.discovery import source_names
+    from ondes.models.loading import from_shelf
     from ondes.separation import REST
+    from ondes.separation.discovery import source_names
 
     compute = options.compute_settings(given)
     options.check_span(given)
-    sources = None
+    sources: Model | None = None
     if given["dictionaries"]:
-        sources = load_sources(given["dictionaries"], mixed=True)
+        sources = as_model(load_models(given["dictionaries"]))
         if len(sources.names) == 1 and not given["free"]:
             raise click.UsageError(
                 "Separation needs two sources or more: give another -d, or --free 8 for the rest."
             )
-    else:
+    elif given["sources"] or given["components"]:
+        options.discovered(given)
         check_discovery(mixes, given)
+    else:
+        sources = from_shelf("talk")
+        terminal.say(WITHOUT_A_MODEL, err=True)
     names = sources.names if sources else source_names(given["sources"])
     _check_adaptation(names, given)
     recordings, failures = terminal.find_recordings(mixes)
@@ -113,12 +122,18 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
             tracks.append(track)
 
     # The disk takes a while to say that it has all: meanwhile the next recording is separated.
+    is_interrupted = False
     with terminal.warnings_shown_by(), ThreadPoolExecutor(1, "ondes-finish") as pool:
         for path, files in targets.items():
             with _reported(path, failures):
-                unfinished.append(_separate_one(path, sources, files, given, compute, pool))
+                track, written, is_interrupted = _separate_one(
+                    path, sources, files, given, compute, pool
+                )
+                unfinished.append((track, written))
             if len(unfinished) > 1:
                 finish_one()
+            if is_interrupted:
+                break
         while unfinished:
             finish_one()
     if given["as_json"]:
@@ -127,7 +142,10 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     else:
         for track in tracks:
             for file in track["stems"].values():
-                click.echo(printable(str(file)))
+                terminal.say(printable(str(file)))
+    if is_interrupted:
+        terminal.complain("interrupted; what was separated so far is saved.")
+        return terminal.INTERRUPTED
     if failures:
         return terminal.SOME_FAILED if tracks else terminal.FAILED
     return terminal.DONE
@@ -207,20 +225,20 @@ def _as_name(source: str) -> str:
 
 def _separate_one(
     path: Location,
-    sources: Sources | TrainedSeparator | MixedSources | None,
+    sources: Model | None,
     files: dict[str, Path],
     given: dict[str, Any],
     compute: dict[str, Any],
     pool: ThreadPoolExecutor,
-) -> tuple[dict[str, Any], Future[None]]:
-    """What to report of a track, and when its files are in place."""
+) -> tuple[dict[str, Any], Future[None], bool]:
+    """What to report of a track, when its files are in place, and whether Ctrl-C ended it."""
     import numpy as np
 
     from ondes.prefetch import prefetch
     from ondes.separation import StemLevels, separate_file
-    from ondes.signal.audio_writer import AudioWriter
+    from ondes.signal.audio_writer import AudioWriter, deferred_signals
     from ondes.signal.recordings import probe
-    from ondes.signal.segments import is_stream
+    from ondes.signal.survey import is_stream
 
     total = None if is_stream(path) or given["raw"] is not None else probe(path).seconds
     ends = [each for each in (given["end"], total) if each is not None]
@@ -232,7 +250,7 @@ def _separate_one(
         contextlib.ExitStack() as stack,
     ):
         if sources is None:
-            sources = as_sources({"mix": discover(path, given, bar.show_learning)})
+            sources = as_model({"mix": discover(path, given, bar.show_learning)})
         separated = separate_file(
             path, sources, start=given["start"], end=given["end"], raw=given["raw"],
             adapt=given["adapt"], n_free=given["free"] or 0, spatial=given["spatial"],
@@ -242,30 +260,37 @@ def _separate_one(
         levels = StemLevels()
         may_be_a_room = (
             not is_discovered
-            and given["spatial"] == "none"
+            and given["spatial"] in ("auto", "none")
             and len(files) == separated.channels > 1
             and separated.sr <= HIGHEST_RATE
         )
         beginning: list[Any] = []
         n_samples = 0
-        for blocks in prefetch(separated, BLOCKS_AHEAD):
-            first = next(iter(blocks.values()))
-            if not len(first):
-                continue
-            if not writers:
-                channels = first.shape[1]
-                for name, file in files.items():
-                    _make_folder(file, stack)
-                    writer = AudioWriter(file, separated.sr, channels, force=given["force"])
-                    writers[name] = stack.enter_context(writer)
-            for name, samples in blocks.items():
-                writers[name].write(samples)
-            if is_discovered or given["as_json"]:
-                levels.add(blocks)
-            if may_be_a_room and n_samples < BEGINNING * separated.sr:
-                beginning.append(sum(samples[:, :2] for samples in blocks.values()))
-            n_samples += len(first)
-            bar.show(n_samples / separated.sr, total, "separating")
+        is_interrupted = False
+        try:
+            for blocks in prefetch(separated, BLOCKS_AHEAD):
+                first = next(iter(blocks.values()))
+                if not len(first):
+                    continue
+                if not writers:
+                    channels = first.shape[1]
+                    for name, file in files.items():
+                        _make_folder(file, stack)
+                        writer = AudioWriter(file, separated.sr, channels, force=given["force"])
+                        writers[name] = stack.enter_context(writer)
+                with deferred_signals():  # all stems, or none, have the block
+                    for name, samples in blocks.items():
+                        writers[name].write(samples)
+                if is_discovered or given["as_json"]:
+                    levels.add(blocks)
+                if may_be_a_room and n_samples < BEGINNING * separated.sr:
+                    beginning.append(sum(samples[:, :2] for samples in blocks.values()))
+                n_samples += len(first)
+                bar.show(n_samples / separated.sr, total, "separating")
+        except KeyboardInterrupt:
+            if not (writers and is_stream(path)):
+                raise
+            is_interrupted = True  # nobody could give the stream again: keep what is finished
         is_written = pool.submit(stack.pop_all().close)
     if is_discovered:
         for name, decibels in levels.decibels().items():
@@ -285,7 +310,7 @@ def _separate_one(
         "stems": files,
         "levels": levels.decibels(),
     }
-    return track, is_written
+    return track, is_written, is_interrupted
 
 
 def _hint_at_a_room(path: Location, samples: Any, sr: int) -> None:

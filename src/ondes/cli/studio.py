@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import click
@@ -53,10 +54,13 @@ def studio(files: tuple[str, ...], port: int, no_browser: bool) -> int:
         raise FileError(str(remote[0]), "is not a file on this machine; copy it here first")
     paths = [each for each in (*recordings, *works) if isinstance(each, Path)]
     opened = [OpenedFile(path, printable(path.name)) for path in paths]
-    serve(
+    has_ended = serve(
         opened,
         port=port,
         open_browser=not no_browser,
-        report=lambda address: click.echo(f"The studio is at {address} (Ctrl-C stops it)."),
+        report=lambda address: terminal.say(f"The studio is at {address} (Ctrl-C stops it)."),
     )
-    return terminal.SOME_FAILED if failures else terminal.DONE
+    status = terminal.SOME_FAILED if failures else terminal.DONE
+    if not has_ended:
+        os._exit(status)  # the interpreter would wait for a thread that is blocked
+    return status

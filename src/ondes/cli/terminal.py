@@ -4,37 +4,69 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from ondes.errors import FileError, printable
+from ondes.errors import FileError, OndesError, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ondes.dictionary import Dictionary
-    from ondes.learning import LearningProgress
+    from ondes.learning.learn import LearningProgress
+    from ondes.models.dictionary import Dictionary
+    from ondes.models.trained_separator import TrainedSeparator
     from ondes.signal.locations import Location
-    from ondes.trained import TrainedSeparator
 
 DONE, FAILED, MISUSED, SOME_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print text; where its reader has closed the stream, the work is done all the same."""
+    try:
+        click.echo(text, err=err)
+    except BrokenPipeError:
+        discard(sys.stderr if err else sys.stdout)
+    except OSError as error:
+        name = "error" if err else "output"
+        reason = error.strerror or error
+        raise OndesError(f"Standard {name} cannot be written ({reason}).") from error
+
+
+def discard(stream: TextIO) -> None:
+    """Let whatever else is written to a stream disappear."""
+    descriptor = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(descriptor, stream.fileno())
+    os.close(descriptor)
+
+
+def open_closed_streams() -> None:
+    """Standard streams that were closed at the start lead nowhere, and to no file of ours."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            mode = "w" if number else "r"
+            setattr(sys, name, open(number, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
+
+
 def complain(message: str) -> None:
     """Print a message on one line of standard error."""
-    click.echo(_line(message), err=True)
+    say(_line(message), err=True)
 
 
 def print_json(result: Any) -> None:
     """Print a result for programs; what JSON has no number for is null."""
-    click.echo(json.dumps(_plain(result), indent=2, allow_nan=False))
+    say(json.dumps(_plain(result), indent=2, allow_nan=False))
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -43,7 +75,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in (header, *rows):
         cells = [row[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        click.echo("  ".join(cells).rstrip())
+        say("  ".join(cells).rstrip())
 
 
 def clock(seconds: float) -> str:
@@ -193,22 +225,6 @@ def save(model: Dictionary | TrainedSeparator, output: Path, force: bool) -> boo
         complain(f"{reason}, so the model was saved as {printable(str(rescued))}.")
         return False
     return True
-
-
-def load_model(path: str) -> Dictionary:
-    """Load a dictionary that was learned from recordings."""
-    from ondes.dictionary import Dictionary
-    from ondes.loading import load
-
-    dictionary = load(path)
-    if not isinstance(dictionary, Dictionary):
-        raise FileError(path, "is a trained separator; give a dictionary from `ondes learn`")
-    if dictionary.audio is None:
-        raise FileError(
-            path,
-            "was learned from arrays, so its sampling rate and STFT are unknown; use `ondes learn`",
-        )
-    return dictionary
 
 
 def _line(message: str) -> str:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ondes.cli import options, terminal
-from ondes.cli.sources import named_files
+from ondes.cli.models import named_files
 from ondes.errors import FileError, printable
 
 if TYPE_CHECKING:
-    from ondes.separator_training.trainer import SeparatorProgress
+    from ondes.learning.separator_training.trainer import SeparatorProgress
 
 
 @click.command(short_help="Train a separator from recordings of each source.")
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 )
 @options.count("-k", "--components", help="Spectra per source.  [default: 64; 128 on a GPU]")
 @options.count("--sr", default=16000, help="Sampling rate to work at, in Hz.")
-@options.count("--n-fft", default=2048, help="Samples per frame.")
+@options.count("--n-fft", help="Samples per frame.  [default: 120 ms, 1920 at 16000 Hz]")
 @options.seed
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted run.")
@@ -51,10 +51,13 @@ def train(sources: tuple[str, ...], output: str, **given: Any) -> int:
     ondes separate broadcast.mp3 -d talk.ondes
     """  # noqa: D301
     from ondes.atomic_file import check_destination, companion, exclusive_writer
-    from ondes.trained import train as train_separator
+    from ondes.learning.separator_training.training import train as train_separator
 
     inputs = named_files(sources)
     checkpoint = companion(output, "", ".checkpoint")
+    if given["resume"] and not given["force"] and Path(output).exists() and not checkpoint.exists():
+        terminal.complain(f"{printable(output)} is complete: there is nothing to resume.")
+        return terminal.DONE
     check_destination(output, given["force"] or (given["resume"] and checkpoint.exists()))
     failures: list[FileError] = []
     start = time.perf_counter()
@@ -110,7 +113,7 @@ def train(sources: tuple[str, ...], output: str, **given: Any) -> int:
         terminal.print_json(result)
     else:
         each = ", ".join(f"{printable(name)} {value:.1f} dB" for name, value in ratios.items())
-        click.echo(
+        terminal.say(
             f"{printable(output)}: {each} on held-out mixtures, after {history.n_updates} updates "
             f"in {terminal.clock(elapsed)}"
         )

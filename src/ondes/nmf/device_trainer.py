@@ -100,16 +100,7 @@ class DeviceTrainer:
         order: NDArray[np.intp] | None = None,
         n_frames_in_set: int | None = None,
     ) -> Trained:
-        """One update per `batch_size` frames, as `OnlineNMF.partial_fit` makes them.
-
-        Parameters
-        ----------
-        frames : tensor on the device, or array, of shape (n_frames, n_bins)
-        order : integer array, optional
-            Of the frames; by default that in which they are given.
-        n_frames_in_set : int, optional
-            N of the paper's forgetting r^(β/N).
-        """
+        """One update per `batch_size` frames, as `OnlineNMF.partial_fit` makes them."""
         with memory_errors(self.device):
             if isinstance(frames, Tensor):
                 return self._train(frames, order, n_frames_in_set)
@@ -293,14 +284,7 @@ class DeviceTrainer:
 def trainer_for(
     settings: Settings, frames: Tensor | Array, before: DeviceTrainer | None
 ) -> DeviceTrainer:
-    """The trainer of before, with its recorded graphs, where it serves these frames; or a new one.
-
-    Parameters
-    ----------
-    settings : Settings
-    frames : tensor or array of shape (n_frames, n_bins)
-    before : DeviceTrainer, optional
-    """
+    """The trainer of before, with its recorded graphs, if it serves these frames; or a new one."""
     dtype = frames.dtype if isinstance(frames, Tensor) else getattr(torch, frames.dtype.name)
     arguments = settings, int(frames.shape[1]), dtype
     is_same = before is not None and before.serves(*arguments)
@@ -319,7 +303,8 @@ class _Graph(NamedTuple):
 
 def _identity(settings: Settings) -> dict[str, object]:
     """The settings as values that later changes of them do not reach."""
-    return copy.deepcopy(vars(settings))
+    values = {name: value for name, value in vars(settings).items() if name != "prior"}
+    return copy.deepcopy(values | {"prior_frames": settings.prior_frames})
 
 
 def _are_equal(one: dict[str, object], other: dict[str, object]) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from ondes.nmf.divergence import Array
 from ondes.nmf.penalties import DictionaryPenalty
 from ondes.nmf.problem import power
-from ondes.nmf.statistics import ArrayOrTensor, Statistics
+from ondes.nmf.statistics import SMALLEST, ArrayOrTensor, Statistics
 
 __all__ = ["penalised_move", "update"]
 
@@ -84,6 +84,10 @@ def update(
         moved = _move(dictionary, kept, exponent, xp)
     moved[:n_fixed] = dictionary[:n_fixed]
     scale = moved.sum(axis=1)
+    vanished = scale < SMALLEST  # it would be divided by nothing: the row stays what it is
+    if xp is not np or vanished.any():
+        moved = xp.where(vanished[:, None], dictionary, moved)
+        scale = xp.where(vanished, 1.0, scale)
     scale[:n_fixed] = 1  # they sum to one except for rounding, and keep every bit
     dictionary = moved / scale[:, None]
     if is_sparse:
@@ -113,19 +117,13 @@ def _sparse_move(
     With the sparsity λ Σ ‖w_k‖₂ h_k a larger row would be a cheaper one, so the norm of a row is
     no part of the objective: ŵ ← ŵ · ((P + ŵ Σ ŵ N) / (N + ŵ Σ ŵ P))^θ with the two parts P and N
     of the gradient, then rows of unit norm again.
-
-    Returns
-    -------
-    dictionary : array of shape (n_components, n_bins), rows of unit L2 norm
-    norms : array of shape (n_components,)
-        What the rows were divided by before the step.
     """
     beta = statistics.beta
     norms = xp.sqrt((dictionary**2).sum(axis=1))
     unit = dictionary / norms[:, None]
     scaled = statistics.rescale(norms)
     known = (scaled.numerator > 0) & (unit > 0)
-    safe = xp.where(known, unit, 1.0)
+    safe = xp.where(known, unit, 1.0).clip(SMALLEST)
     data = xp.where(known, scaled.numerator / safe ** (2 - beta), 0.0)
     model = scaled.denominator if beta <= 1 else scaled.denominator * unit ** (beta - 1)
     above = data + unit * (unit * model).sum(axis=1)[:, None]
@@ -137,18 +135,7 @@ def _sparse_move(
 
 
 def penalised_move(dictionary: Array, statistics: Statistics, penalty: DictionaryPenalty) -> Array:
-    """Minimise the accumulated surrogate plus `n_frames` times the penalty's majoriser.
-
-    Parameters
-    ----------
-    dictionary : array of shape (n_components, n_bins), rows sum to one
-    statistics : Statistics
-    penalty : DictionaryPenalty
-
-    Returns
-    -------
-    array of shape (n_components, n_bins), rows sum to one; rows without statistics stay
-    """
+    """Minimise the accumulated surrogate plus `n_frames` times the penalty's majoriser."""
     linear, quadratic = penalty.majoriser(dictionary)
     known = statistics.numerator.sum(axis=1) > 0
     a = statistics.numerator[known]
@@ -174,7 +161,7 @@ def _rows_of_unit_sum(a: Array, b: Array, c: Array) -> Array:
         low, high = np.where(too_large, middle, low), np.where(too_large, high, middle)
         if np.all(high - low <= 1e-15 * np.maximum(np.abs(low), np.abs(high))):
             break
-    rows = _minimisers(a, b + high[:, None], c)
+    rows = np.minimum(_minimisers(a, b + high[:, None], c), 1.0)  # at a pole rounding decides
     unit: Array = rows / rows.sum(axis=1, keepdims=True)
     return unit
 
@@ -186,14 +173,15 @@ def _minimisers(a: Array, b: Array, c: Array) -> Array:
     comes down to it without overshooting.
     """
     if not c.any():
-        return np.sqrt(a / b)
+        limit = np.where(a > 0, np.inf, 0.0)  # where ν is at the pole of an entry
+        return np.sqrt(np.divide(a, b, out=limit, where=b > 0))
     positive_b = np.maximum(b, 0)
     safe_a = np.where(a > 0, a, 1.0)
-    x = np.sqrt(positive_b / safe_a) + np.cbrt(2 * c / safe_a)
+    x = np.minimum(np.sqrt(positive_b / safe_a) + np.cbrt(2 * c / safe_a), 1 / SMALLEST)
     for _ in range(_NEWTON_STEPS):
         slope = 3 * safe_a * x**2 - b
         following = x - (safe_a * x**3 - b * x - 2 * c) / slope
         if np.all(np.abs(following - x) <= 1e-15 * x):
             break
-        x = following
+        x = np.minimum(following, 1 / SMALLEST)
     return np.where(a > 0, 1 / x, 0.0)

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ondes.nmf.sparse import SparseFrames
+
 Array = NDArray[Any]
 
 BETA_LOSSES = {"itakura-saito": 0.0, "kullback-leibler": 1.0, "frobenius": 2.0}
@@ -77,12 +79,7 @@ class BetaDivergence:
         return StepTerms(target * power / model, power, each)
 
     def value(self, target: Array, model: Array) -> Array:
-        """Σ over bins of d(target, model), one float64 value per frame.
-
-        Parameters
-        ----------
-        target, model : arrays of shape (n_frames, n_bins), positive everywhere
-        """
+        """Σ over bins of d(target, model), one float64 value per frame."""
         if self.beta == 0:
             return itakura_saito(target, model)
         each: Array = self.step_terms(target, model, cost=True).cost
@@ -129,12 +126,12 @@ class LevelledFrames:
 
     Attributes
     ----------
-    values : array of shape (n_active, n_bins), float32 or float64, mean near one
+    values : array or SparseFrames of shape (n_active, n_bins), float32 or float64, mean near one
     level : array of shape (n_active,), float64; activations times this are in the data's units
     active : boolean array of shape (n_frames,), which of the given frames these are
     """
 
-    values: Array
+    values: Any
     level: Array
     active: Array
 
@@ -160,22 +157,28 @@ class LevelledFrames:
         return spread
 
 
-def level_frames(frames: Array, background: Array | None = None) -> LevelledFrames:
-    """Divide each frame by its level: its mean power, plus that of the known background.
+def levels(frames: Array | SparseFrames, background: Array | None = None) -> Array:
+    """The level of each frame: its mean power, plus that of the known background."""
+    sums: Any
+    if isinstance(frames, SparseFrames):
+        sums = frames.sums(frames.values)
+    else:
+        sums = np.sum(frames, axis=1, dtype=np.float64)
+    level: Array = sums / frames.shape[1]
+    return level if background is None else level + background.mean()
+
+
+def level_frames(frames: Array | SparseFrames, background: Array | None = None) -> LevelledFrames:
+    """Divide each frame by its level.
 
     A frame whose level is zero is silent: there is nothing to explain, and it is left out.
-
-    Parameters
-    ----------
-    frames : array of shape (n_frames, n_bins), nonnegative
-    background : array of shape (n_bins,), optional
-        A known variance that the model adds to every frame.
     """
-    level = np.sum(frames, axis=1, dtype=np.float64) / frames.shape[1]
-    if background is not None:
-        level = level + background.mean()
+    level = levels(frames, background)
     active = level > 0
     if not active.all():
         frames, level = frames[active], level[active]
+    if isinstance(frames, SparseFrames):
+        shares = np.divide(frames.values, level[frames.rows], dtype=np.float64)
+        return LevelledFrames(frames.with_values(shares.astype(frames.dtype)), level, active)
     values = np.divide(frames, level[:, None], dtype=np.float64).astype(frames.dtype)
     return LevelledFrames(values, level, active)

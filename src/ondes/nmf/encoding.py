@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, cast
 
 import numpy as np
@@ -53,6 +54,8 @@ class Compute:
     n_jobs: int | None = None
 
     def __post_init__(self) -> None:
+        if self.n_jobs is not None and not isinstance(self.n_jobs, Integral):
+            raise TypeError(f"n_jobs={self.n_jobs!r} must be a whole number, or None.")
         if self.backend not in NAMES:
             names = ", ".join(map(repr, NAMES))
             raise ValueError(f"backend={self.backend!r} must be one of {names}.")
@@ -178,15 +181,7 @@ def encode_blocks(
 def summarise(
     frames: Array, problem: Problem, compute: Compute, start: Array | None = None
 ) -> tuple[Encoding, Statistics]:
-    """Encode frames, and sum what the dictionary's update needs of them.
-
-    Parameters
-    ----------
-    frames, problem, compute
-        As for `encode`.
-    start : array of shape (n_frames, n_components), optional
-        Activations to start from; by default each frame's own fresh start.
-    """
+    """Encode frames, and sum what the dictionary's update needs of them."""
     _check_dictionary(problem)
     levelled = _level(frames, problem)
     backend = compute.backend_for(problem, len(frames))
@@ -208,6 +203,8 @@ def _encode(frames: Array, problem: Problem, backend: Backend, n_threads: int) -
 
 
 def _level(frames: Array, problem: Problem) -> LevelledFrames:
+    if problem.added:
+        frames = frames + problem.added
     if tensors.is_tensor(frames):
         return tensors.level(cast(Any, frames), problem.background)
     return level_frames(frames, problem.background)

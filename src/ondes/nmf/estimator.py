@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any, Self
 
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ondes.nmf.divergence import Array
 from ondes.nmf.learner import DictionaryLearner
+from ondes.nmf.settings import Settings
 
 try:
     from sklearn.callback import CallbackSupportMixin
@@ -19,6 +23,14 @@ except ImportError:  # scikit-learn before 1.9
 
 
 __all__ = ["OnlineNMF"]
+
+
+def _visits_frames_once(estimator: DictionaryLearner) -> bool:
+    if estimator.restarts == "warm":
+        raise AttributeError(
+            "restarts='warm' is of `fit`, which visits frames again; partial_fit needs 'fresh'."
+        )
+    return True
 
 
 class OnlineNMF(
@@ -42,14 +54,20 @@ class OnlineNMF(
     n_components : int, default=32
         Rows of the dictionary, the fixed ones included.
     beta_loss : {"itakura-saito", "kullback-leibler", "frobenius"} or float, default="itakura-saito"
-        The divergence, or its index β from 0 to 2.
+        The divergence, or its index β from 0 to 2. Every frame is divided by its mean, so that all
+        count the same: where frames have unequal levels and β > 0, this is not the objective of
+        scikit-learn's ``NMF``, in which loud frames count more.
     sparsity : float, default=0
         λ of the penalty λ Σ_k ‖w_k‖₂ h_k on a frame of mean one: fewer components are active at a
         time, and the dictionary is learned accordingly.
     batch_size : int or None, default=128
         Frames per update of the dictionary. None: one update per pass.
-    n_passes : int, default=10
-        Number of passes of `fit` over its frames.
+    n_passes : int or None, default=None
+        Number of passes of `fit` over its frames. None is 10, and more for an array of at most two
+        thousand frames, so that there are at least 60 updates.
+    n_init : int, default=1
+        `fit` learns with so many seeds, `n_jobs` of them side by side, and keeps the dictionary
+        with the best `score`, or for an iterable the lowest running divergence.
     init : {"auto", "k-means++", "parts", "random"} or array of shape (n_components, n_bins)
         The first dictionary: frames far apart from each other, bins that move together, random
         frames, or the rows given. "auto", the default, is "k-means++" for fewer than two thousand
@@ -66,6 +84,12 @@ class OnlineNMF(
         θ of the dictionary's update w ← w · (A / (w^(2−β) B))^θ; ½ is the paper's √(A / B).
     restarts : {"fresh", "warm"}, default="fresh"
         "warm": `fit` on an array keeps every frame's activations for its next visit.
+    start : {"even", "random"} or array of shape (n_frames, n_components), default="even"
+        Where the activations of a visit start; with warm restarts, those of the first visit. An
+        array, in the data's units, is for `fit` on an array.
+    remainder : {"update", "carry"}, default="update"
+        The frames left over where a pass ends make an update of their own, or the batch goes on in
+        the next pass, so that every update has `batch_size` frames; for `fit` on an array.
     shuffle : bool, default=True
         Visit the frames in a new order in each pass; for an iterable, within each of its arrays.
     penalty : ActivationPenalty, default=None
@@ -79,10 +103,12 @@ class OnlineNMF(
         Known spectra: the first rows of the dictionary, which never change.
     background : array of shape (n_bins,), default=None
         A known variance that the model adds to every frame, in the data's units.
-    noise_floor : float, default=1e-12
-        ε, relative to each frame's mean; from 1e-15 to 1.
-    prior_frames : float, default=0
-        The weight of the first dictionary, in frames of data; it is forgotten as data is.
+    noise_floor : float or AbsoluteFloor, default=1e-12
+        ε, added to frames and model: relative to each frame's mean, from 1e-15 to 1, or, with
+        `ondes.nmf.problem.AbsoluteFloor`, in the data's units.
+    prior : float or Statistics, default=0
+        The weight of the first dictionary, in frames of data; it is forgotten as data is. Or the
+        statistics to begin with.
     tol : float, default=0
         `fit` stops when an update changes the dictionary by less than this, in the Frobenius norm.
     random_state : int, RandomState or None, default=None
@@ -130,6 +156,11 @@ class OnlineNMF(
     (500, 4)
     """
 
+    def _fit_best(self, X: Any, settings: Settings) -> Self:
+        if getattr(self, "_skl_callbacks", None):
+            raise ValueError(f"n_init={settings.n_init} does not go with set_callbacks; use 1.")
+        return super()._fit_best(X, settings)
+
     @classmethod
     def of(cls, learner: DictionaryLearner) -> Self:
         """The estimator with the parameters of a learner, and with all that it has learned.
@@ -143,25 +174,25 @@ class OnlineNMF(
         estimator.__dict__ |= learner.__dict__
         return estimator
 
-    def transform(self, X: Any) -> Array:  # scikit-learn's `set_output` needs it in this class
-        """Solve for the activations of each frame on its own.
+    def _run_passes(
+        self, is_last: Callable[[int], bool], n_passes: int, data: dict[str, Any]
+    ) -> None:
+        """Each pass is a task of the callbacks set by `set_callbacks`, which may also end `fit`."""
+        if not getattr(self, "_skl_callbacks", None):
+            super()._run_passes(is_last, n_passes, data)
+            return
+        from sklearn.callback import with_callbacks
 
-        Parameters
-        ----------
-        X : array of shape (n_frames, n_bins)
-            With ``backend="torch"`` also a tensor, or any array with DLPack: on the estimator's
-            device it is not copied.
+        with_callbacks(_run_tasks)(self, is_last, n_passes, data)
 
-        Returns
-        -------
-        array of shape (n_frames, n_components), of the frames' dtype
-            For a tensor, a tensor on the same device.
-        """
-        return DictionaryLearner.transform(self, X)
+    partial_fit = available_if(_visits_frames_once)(DictionaryLearner.partial_fit)
+
+    transform = DictionaryLearner.transform  # scikit-learn's `set_output` needs it in this class
 
     def as_frames(self, X: Any, reset: bool, **conversion: Any) -> Array:
         """Frames from anything that scikit-learn accepts as an array; feature names are kept."""
-        frames: Array = validate_data(self, X, reset=reset, ensure_all_finite=False, **conversion)
+        checks: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": False}
+        frames: Array = validate_data(self, X, reset=reset, **checks, **conversion)
         return frames
 
     def check_fitted(self) -> None:
@@ -175,5 +206,21 @@ class OnlineNMF(
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.positive_only = True
+        tags.input_tags.sparse = self.beta_loss not in (0, "itakura-saito")
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _run_tasks(
+    estimator: Any, is_last: Callable[[int], bool], n_passes: int, data: dict[str, Any]
+) -> None:
+    fit = estimator._init_callback_context(max_subtasks=n_passes)
+    fit.call_on_fit_task_begin(estimator=estimator, **data)
+    data = data | {"reconstruction_attributes": {}}  # the estimator is whole after every pass
+    for number in itertools.count(1):
+        task = fit.subcontext(task_name="pass")
+        task.call_on_fit_task_begin(estimator=estimator, **data)
+        is_over = is_last(number)
+        if task.call_on_fit_task_end(estimator=estimator, **data) or is_over:
+            break
+    fit.call_on_fit_task_end(estimator=estimator, **data)

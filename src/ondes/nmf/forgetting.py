@@ -2,13 +2,14 @@
 
 A rule has one method: `factor(seen, new, total)`, the number by which past statistics are
 multiplied before those of `new` frames are added to the `seen` ones. `total` is the size of the
-training set where it is known, else None. Every rule here is per frame: the same stream in other
-batches is forgotten at the same rate.
+training set where it is known, else None. Every rule here but `ConstantFactor` is per frame: the
+same stream in other batches is forgotten at the same rate.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -73,8 +74,8 @@ class HalfLife:
 class PerPass:
     """The paper's rule: ρ = r^(β/N), so that one pass over N frames scales the past by r.
 
-    `n_frames` is N; by default it is the size of the set given to `fit`. On a stream, whose N is
-    unknown, the limit N → ∞ is used: ρ = 1, so nothing is forgotten.
+    `n_frames` is N; by default it is the number of frames given to `fit` that are not silent. On a
+    stream, whose N is unknown, the limit N → ∞ is used: ρ = 1, so nothing is forgotten.
 
     Examples
     --------
@@ -97,3 +98,35 @@ class PerPass:
         if n_frames is None or new == 0:
             return 1.0
         return float(self.r ** (new / n_frames))
+
+
+@dataclass(frozen=True)
+class ConstantFactor:
+    """Multiply the past by the same ρ at every update, whatever the number of frames.
+
+    Examples
+    --------
+    >>> ConstantFactor(0.9).factor(seen=100, new=7, total=None)
+    0.9
+    """
+
+    rho: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rho <= 1:
+            raise ValueError(f"rho={self.rho!r} of ConstantFactor must lie between 0 and 1.")
+
+    def factor(self, seen: float, new: float, total: int | None) -> float:
+        """The constant ρ; it does not count updates without frames."""
+        return self.rho if new else 1.0
+
+
+def warn_without_total(rule: Forgetting) -> None:
+    """Warn where this rule would forget, if only the number of all frames were known."""
+    if isinstance(rule, PerPass) and rule.n_frames is None and rule.r < 1:
+        warnings.warn(
+            f"PerPass(r={rule.r:g}) forgets nothing where the number of all frames is not known: "
+            f"give it as PerPass({rule.r:g}, n_frames), or use HalfLife(n_frames).",
+            RuntimeWarning,
+            stacklevel=3,
+        )

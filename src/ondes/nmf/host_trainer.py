@@ -1,4 +1,4 @@
-"""The dictionary and its statistics on the host: one update per call."""
+"""Training on the host: one update per call, with the activations that warm restarts keep."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from numpy.typing import NDArray
 from ondes.nmf import encoding
 from ondes.nmf.backends import tensors
 from ondes.nmf.dictionary_update import update
-from ondes.nmf.divergence import Array
+from ondes.nmf.divergence import Array, levels
 from ondes.nmf.settings import Settings
 from ondes.nmf.statistics import Statistics, Trained
-from ondes.nmf.warm_restarts import StoredActivations
+from ondes.rebatch import slices
 
-__all__ = ["HostTrainer"]
+__all__ = ["HostTrainer", "StoredActivations", "Visits"]
+
+BLOCK = 4096  # frames whose levels are taken at a time
+_WIDEST = 1e6
+# In units of a frame's level: a row that fades and comes back would start far off, and overflow.
+_LARGEST = 1e6
 
 
 class HostTrainer:
     """Trains a dictionary batch by batch; `ondes.nmf.device_trainer` does the same on a device.
-
-    Parameters
-    ----------
-    settings : Settings
-    stored : StoredActivations, optional
-        Activations of earlier visits, for warm restarts.
 
     Examples
     --------
@@ -34,8 +33,8 @@ class HostTrainer:
     (100.0, 100)
     """
 
-    def __init__(self, settings: Settings, stored: StoredActivations | None = None) -> None:
-        self._settings, self._stored = settings, stored
+    def __init__(self, settings: Settings, visits: Visits | None = None) -> None:
+        self._settings, self._visits = settings, visits
         self.backend, self.n_frames_seen = "", 0
 
     def load(self, components: Array, statistics: Statistics, n_frames_seen: int) -> None:
@@ -53,34 +52,29 @@ class HostTrainer:
         order: NDArray[np.intp] | None = None,
         n_frames_in_set: int | None = None,
     ) -> Trained:
-        """One update.
-
-        Parameters
-        ----------
-        frames : array of shape (n_frames, n_bins)
-        order : integer array, optional
-            Which of the frames are the batch; by default all.
-        n_frames_in_set : int, optional
-            N of the paper's forgetting r^(β/N).
-        """
-        settings, stored = self._settings, self._stored
+        """One update."""
+        settings, visits = self._settings, self._visits
         batch = tensors.on_host(frames) if order is None else tensors.rows_of(frames, order)
-        start = None if stored is None or order is None else stored.recall(order)
         problem = settings.problem(self._components)
+        start = (
+            None if visits is None else visits.start_of(len(batch), order, self._components.shape)
+        )
         encoded, statistics = encoding.summarise(batch, problem, settings.compute, start)
         self.backend = encoded.backend
-        if stored is not None and order is not None:
-            stored.keep(order[encoded.levelled.active], encoded.activations)
-        scale = self.absorb(statistics, n_frames_in_set)
-        if stored is not None:
-            stored.rescale(scale)
+        if visits is not None:
+            visits.keep(encoded, order)
+            held = visits.held_back(statistics, len(batch))
+            if held is None:
+                return Trained(0.0, 0.0)
+            statistics = held
+        self.absorb(statistics, n_frames_in_set)
         return Trained(statistics.n_frames, statistics.divergence)
 
-    def absorb(self, statistics: Statistics, n_frames_in_set: int | None = None) -> Array:
-        """Forget a little, add `statistics`, move; returns what rows were divided by."""
+    def absorb(self, statistics: Statistics, n_frames_in_set: int | None = None) -> None:
+        """Forget a little, add `statistics`, move the dictionary."""
         settings, n_new = self._settings, statistics.n_frames
         if n_new == 0:
-            return np.ones(len(self._components))
+            return
         # The prior fades like so many frames.
         n_seen = self.n_frames_seen + settings.prior_frames
         self._components, self._statistics, scale = update(
@@ -94,5 +88,131 @@ class HostTrainer:
             is_sparse=settings.sparsity > 0,
         )
         self.n_frames_seen += round(n_new)
-        rows: Array = scale
-        return rows
+        if self._visits is not None:
+            self._visits.rescale(scale)
+
+
+class Visits:
+    """What `fit` keeps from one visit of a frame to the next.
+
+    Where activations start, those of warm restarts, and the sums of a batch that the end of a pass
+    has left unfinished.
+    """
+
+    def __init__(self, settings: Settings, rng: np.random.RandomState) -> None:
+        self._settings, self._rng = settings, rng
+        self._stored: StoredActivations | None = None
+        self._first: Array | None = None
+        self.n_waiting = 0
+        self.waiting: Statistics | None = None
+
+    @classmethod
+    def of_array(cls, frames: Array, settings: Settings, rng: np.random.RandomState) -> Visits:
+        """For frames that are visited again and are known by their number."""
+        visits = cls(settings, rng)
+        shape = len(frames), settings.n_components
+        if settings.restarts == "warm":
+            visits._stored = StoredActivations(*shape, tensors.numpy_dtype(frames))
+        if isinstance(settings.start, str):
+            return visits
+        first = np.array(settings.start, dtype=np.float64)
+        if first.shape != shape or not (np.isfinite(first) & (first >= 0)).all():
+            raise ValueError(
+                f"start of shape {first.shape} must be {shape}, the activations of each frame, "
+                "finite and nowhere negative."
+            )
+        background = settings.background(frames.shape[1])
+        for rows in slices(len(frames), BLOCK):
+            given = tensors.on_host(frames[rows])
+            level = levels(given + settings.added if settings.added else given, background)
+            first[rows] /= np.where(level > 0, level, 1.0)[:, None]
+        if visits._stored is None:
+            visits._first = first
+        else:
+            visits._stored.keep(np.arange(len(frames)), first)
+        return visits
+
+    def start_of(
+        self, n_frames: int, order: NDArray[np.intp] | None, shape: tuple[int, int]
+    ) -> Array | None:
+        """Where the activations of a batch start, in units of each frame's level; None is even."""
+        if self._stored is not None and order is not None:
+            recalled = self._stored.recall(order)
+            if recalled is not None:
+                return recalled
+        if self._first is not None and order is not None:
+            first: Array = self._first[order]
+            return first
+        if isinstance(self._settings.start, str) and self._settings.start == "random":
+            n_components, n_bins = shape
+            uniform: Array = self._rng.uniform(size=(n_frames, n_components))
+            return uniform * 2 * n_bins / n_components
+        return None
+
+    def keep(self, encoded: encoding.Encoding, order: NDArray[np.intp] | None) -> None:
+        """Remember what was found, for warm restarts."""
+        if self._stored is not None and order is not None:
+            self._stored.keep(order[encoded.levelled.active], encoded.activations)
+
+    def held_back(self, statistics: Statistics, n_frames: int) -> Statistics | None:
+        """All that waits, with these; None while the batch is not full and the counter runs on."""
+        if self._settings.remainder == "update":
+            return statistics
+        self.waiting = statistics if self.waiting is None else self.waiting + statistics
+        self.n_waiting += n_frames
+        if self.n_waiting < (self._settings.batch_size or n_frames):
+            return None
+        held, self.waiting, self.n_waiting = self.waiting, None, 0
+        return held
+
+    def rescale(self, scale: Array) -> None:
+        """Follow dictionary rows divided by `scale`."""
+        if self._stored is not None:
+            self._stored.rescale(scale)
+
+
+class StoredActivations:
+    """One row of activations per frame, rescaled lazily along with the dictionary's rows.
+
+    Rescaling every row after every update would cost more than the update. Instead the product of
+    all scales so far is kept, and a row is stored divided by the product of its time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> stored = StoredActivations(n_frames=3, n_components=1, dtype=np.float64)
+    >>> stored.keep(np.array([1]), np.array([[2.0]]))
+    >>> stored.rescale(np.array([10.0]))
+    >>> stored.recall(np.array([1]))
+    array([[20.]])
+    """
+
+    def __init__(self, n_frames: int, n_components: int, dtype: np.typing.DTypeLike) -> None:
+        self._rows = np.zeros((n_frames, n_components), dtype=dtype)
+        self._scale = np.ones(n_components)
+        self._is_visited = np.zeros(n_frames, dtype=bool)
+
+    def keep(self, frames: Array, activations: Array) -> None:
+        """Store the activations of the frames with these indices."""
+        self._rows[frames] = activations / self._scale
+        self._is_visited[frames] = True
+
+    def recall(self, frames: Array) -> Array | None:
+        """The stored activations, as they are under the present dictionary.
+
+        None at the first visit of any of the frames.
+        """
+        is_known = bool(self._is_visited[frames].all())
+        self._is_visited[frames] = True
+        return self._scaled(self._rows[frames]) if is_known else None
+
+    def rescale(self, scale: Array) -> None:
+        """Follow dictionary rows divided by `scale`."""
+        self._scale = self._scale * scale
+        if self._scale.max() > _WIDEST or self._scale.min() < 1 / _WIDEST:
+            self._rows = self._scaled(self._rows)
+            self._scale = np.ones_like(self._scale)
+
+    def _scaled(self, rows: Array) -> Array:
+        scaled: Array = np.minimum(rows * self._scale, _LARGEST).astype(rows.dtype)
+        return scaled

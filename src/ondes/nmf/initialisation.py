@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from ondes.cores import one_blas_thread
 from ondes.nmf.backends import tensors
-from ondes.nmf.blas_threads import one_blas_thread
 from ondes.nmf.divergence import Array, level_frames
 from ondes.nmf.settings import Settings
+from ondes.nmf.sparse import SparseFrames
 
 __all__ = [
     "cluster_centres",
@@ -36,29 +35,18 @@ _SAME = 1e-5  # a bin that is nearer is the same: float32 has no more digits
 
 @one_blas_thread()
 def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomState) -> Array:
-    """The fixed rows, then those of `init`.
-
-    Parameters
-    ----------
-    frames : array or tensor of shape (n_frames, n_bins), nonnegative
-        Silent ones are not drawn.
-    settings : Settings
-    rng : numpy RandomState
-
-    Returns
-    -------
-    array of shape (n_components, n_bins), float64, rows sum to one
-    """
+    """The fixed rows, then those of `init`."""
     fixed, given = settings.known_rows(frames.shape[1])
     if given is not None:
         return np.concatenate([fixed, given])
     n_drawn = settings.n_components - len(fixed)
     n_candidates = max(LEAST_CANDIDATES, CANDIDATES_PER_ROW * n_drawn)
-    is_active: Any = frames.any(axis=1)
-    active = np.flatnonzero(is_active.cpu() if tensors.is_tensor(is_active) else is_active)
-    order = rng.permutation(active)
+    order = rng.permutation(np.flatnonzero(tensors.active_rows(frames)))
 
     init = settings.init
+    if isinstance(frames, SparseFrames):
+        sparse = level_frames(frames[order[:n_candidates]], settings.background(frames.shape[1]))
+        return np.concatenate([fixed, frames_and_mean(sparse.values, n_drawn, rng)])
     if init == "auto" and len(order) < FEW_FRAMES:
         init = "k-means++"
     elif init == "auto":
@@ -66,9 +54,12 @@ def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomSta
     if init == "parts":
         n_candidates = max(n_candidates, frames_for_parts(len(order), frames.shape[1], n_drawn))
     candidates = tensors.rows_of(frames, order[:n_candidates])
+    if settings.added:
+        candidates = candidates + settings.added
     levelled = level_frames(candidates, settings.background(frames.shape[1])).values
-    positive = levelled + levelled.dtype.type(settings.noise_floor)
-    return np.concatenate([fixed, _DRAWS[init](positive, n_drawn, rng)])
+    positive = levelled + levelled.dtype.type(settings.floor)
+    draw = _DRAWS[init] if len(order) else random_frames
+    return np.concatenate([fixed, draw(positive, n_drawn, rng)])
 
 
 def random_frames(frames: Array, n_components: int, rng: np.random.RandomState) -> Array:
@@ -119,6 +110,16 @@ def cluster_centres(frames: Array, n_components: int, rng: np.random.RandomState
             gain = (members / centres[k]).mean(axis=1, keepdims=True)
             centres[k] = (members / gain).mean(axis=0)
     return _unit_rows(_fill(centres.astype(np.float64), n_components, rng))
+
+
+def frames_and_mean(frames: SparseFrames, n_components: int, rng: np.random.RandomState) -> Array:
+    """Random sparse frames, half and half with the mean of all: an entry of zero could not grow.
+
+    Parameters and result are those of `random_frames`.
+    """
+    mean = frames.matrix.sum(axis=0) / max(1, len(frames)) + _STILL
+    chosen = frames[rng.permutation(len(frames))[:n_components]].toarray()
+    return _unit_rows(_fill(chosen.astype(np.float64) + mean, n_components, rng))
 
 
 def frames_for_parts(n_frames: int, n_bins: int, n_components: int) -> int:
@@ -179,18 +180,7 @@ _DRAWS = {"k-means++": cluster_centres, "parts": parts, "random": random_frames}
 
 
 def _bins_together(near: Array, n: int) -> Array:
-    """Up to n clusters of bins, as the weights that bins have in their centres.
-
-    Parameters
-    ----------
-    near : array of shape (n_bins, n_bins)
-        Correlations of the bins. Those with a centre follow from them, however many the frames.
-    n : int
-
-    Returns
-    -------
-    array of shape (n_bins, n_clusters)
-    """
+    """Up to n clusters of bins, as the weights that bins have in their centres."""
     chosen = _far_bins(near, n)
     weights = np.zeros((len(near), len(chosen)), near.dtype)
     weights[chosen, range(len(chosen))] = 1

@@ -7,30 +7,37 @@ all commands begin.
 from __future__ import annotations
 
 import copy
+import itertools
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from inspect import signature
 from numbers import Integral
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.nmf import encoding, passes
+from ondes.nmf import encoding
 from ondes.nmf.backends import tensors
 from ondes.nmf.divergence import Array
-from ondes.nmf.forgetting import Forgetting, PerPass
-from ondes.nmf.host_trainer import HostTrainer
+from ondes.nmf.fitted import DictionaryTransformer
+from ondes.nmf.forgetting import ConstantFactor, Forgetting, PerPass, warn_without_total
+from ondes.nmf.host_trainer import HostTrainer, Visits
 from ondes.nmf.initialisation import first_dictionary
 from ondes.nmf.penalties import ActivationPenalty, DictionaryPenalty
-from ondes.nmf.problem import Solver
-from ondes.nmf.settings import Settings
+from ondes.nmf.problem import AbsoluteFloor, Solver
+from ondes.nmf.settings import PASSES, Settings
 from ondes.nmf.statistics import Statistics, Trained
-from ondes.nmf.transformer import DictionaryTransformer
-from ondes.nmf.warm_restarts import StoredActivations
-from ondes.rebatch import rebatch
+from ondes.rebatch import rebatch, slices
+
+if TYPE_CHECKING:
+    from ondes.nmf.device_trainer import DeviceTrainer
 
 __all__ = ["DictionaryLearner"]
+
+BATCHES_AT_ONCE = 64  # of an iterable, that a device is given
 
 
 class DictionaryLearner(DictionaryTransformer):
@@ -45,6 +52,8 @@ class DictionaryLearner(DictionaryTransformer):
     (4, 20)
     """
 
+    _trainer: DeviceTrainer | None = None  # that of the last call, with its recorded graphs
+
     def __init__(
         self,
         n_components: int = 32,
@@ -52,21 +61,24 @@ class DictionaryLearner(DictionaryTransformer):
         beta_loss: str | float = "itakura-saito",
         sparsity: float = 0.0,
         batch_size: int | None = 128,
-        n_passes: int = 10,
+        n_passes: int | None = None,
+        n_init: int = 1,
         init: Any = "auto",
         forgetting: Forgetting | None = None,
         solver: Solver | None = None,
         transform_solver: Solver | None = None,
         dictionary_exponent: float = 0.9,
         restarts: str = "fresh",
+        start: Any = "even",
+        remainder: str = "update",
         shuffle: bool = True,
         penalty: ActivationPenalty | None = None,
         dictionary_penalty: DictionaryPenalty | None = None,
         groups: Any = None,
         fixed_components: Any = None,
         background: Any = None,
-        noise_floor: float = 1e-12,
-        prior_frames: float = 0.0,
+        noise_floor: float | AbsoluteFloor = 1e-12,
+        prior: float | Statistics = 0.0,
         tol: float = 0.0,
         random_state: Any = None,
         callback: Callable[[Any], object] | None = None,
@@ -81,12 +93,15 @@ class DictionaryLearner(DictionaryTransformer):
         self.sparsity = sparsity
         self.batch_size = batch_size
         self.n_passes = n_passes
+        self.n_init = n_init
         self.init = init
         self.forgetting = forgetting
         self.solver = solver
         self.transform_solver = transform_solver
         self.dictionary_exponent = dictionary_exponent
         self.restarts = restarts
+        self.start = start
+        self.remainder = remainder
         self.shuffle = shuffle
         self.penalty = penalty
         self.dictionary_penalty = dictionary_penalty
@@ -94,7 +109,7 @@ class DictionaryLearner(DictionaryTransformer):
         self.fixed_components = fixed_components
         self.background = background
         self.noise_floor = noise_floor
-        self.prior_frames = prior_frames
+        self.prior = prior
         self.tol = tol
         self.random_state = random_state
         self.callback = callback
@@ -109,23 +124,66 @@ class DictionaryLearner(DictionaryTransformer):
         cls,
         n_components: int = 32,
         *,
-        batch_size: int | None = 1000,
+        beta: int | None = 1000,
         r: float = 0.7,
+        rho: float | None = None,
+        eta: float = 0.0,
+        epsilon: float | None = None,
+        W0: Any = None,
+        A0: Any = None,
+        B0: Any = None,
+        H0: Any = "even",
+        n_steps: int | None = None,
         restarts: str = "fresh",
         **others: Any,
     ) -> Self:
         """Algorithm 1 of Lefèvre, Bach and Févotte (2011), with its errors corrected.
 
-        θ = ½, ρ = r^(β/N), random frames as the first dictionary, fresh restarts of 100 steps or
-        warm restarts of one. `others` are parameters of the class.
+        Its inputs have their names there; matrices are transposed, since frames are rows.
+
+        Parameters
+        ----------
+        n_components : int
+            K.
+        beta : int or None
+            β, the frames per update; None is N. With ``remainder="carry"`` the counter of frames
+            runs on from pass to pass, as printed.
+        r : float
+            ρ = r^(β/N).
+        rho : float, optional
+            A constant ρ instead.
+        eta : float
+            η: `fit` stops when an update changes the dictionary by less.
+        epsilon : float, optional
+            ε in the data's units; by default 1e-12 of the mean of each frame.
+        W0 : array of shape (n_components, n_bins), optional
+            W⁰, rows divided by their sums; by default random frames.
+        A0, B0 : arrays of shape (n_components, n_bins), optional
+            A⁰ and B⁰ under W⁰ with rows that sum to one; by default 0.
+        H0 : {"even", "random"} or array of shape (n_frames, n_components)
+            Where activations start: at every visit with fresh restarts, at the first with warm.
+        n_steps : int, optional
+            Steps per visit; by default 100 with fresh restarts, and 1 with warm.
+        restarts : {"fresh", "warm"}
+        **others
+            Parameters of the class.
         """
         preset: dict[str, Any] = {
-            "forgetting": PerPass(r),
-            "solver": Solver.paper(1 if restarts == "warm" else 100),
+            "batch_size": beta,
+            "forgetting": PerPass(r) if rho is None else ConstantFactor(rho),
+            "tol": eta,
+            "init": "random" if W0 is None else W0,
+            "start": H0,
+            "solver": Solver.paper(n_steps or (1 if restarts == "warm" else 100)),
             "dictionary_exponent": 0.5,
-            "init": "random",
         }
-        return cls(n_components, batch_size=batch_size, restarts=restarts, **(preset | others))
+        if (A0 is None) != (B0 is None):
+            raise ValueError("A0 and B0 belong together: give both or none.")
+        if A0 is not None:
+            preset["prior"] = Statistics(np.asarray(A0, float), np.asarray(B0, float), 0.0, 0.0)
+        if epsilon is not None:
+            preset["noise_floor"] = AbsoluteFloor(epsilon)
+        return cls(n_components, restarts=restarts, **(preset | others))
 
     @classmethod
     def batch(cls, n_components: int = 32, *, n_passes: int = 100, **others: Any) -> Self:
@@ -135,7 +193,7 @@ class DictionaryLearner(DictionaryTransformer):
         """
         preset: dict[str, Any] = {"restarts": "warm", "solver": Solver.paper(1), "shuffle": False}
         preset |= {"n_passes": n_passes} | others
-        return cls.paper(n_components, batch_size=None, r=0.0, **preset)
+        return cls.paper(n_components, beta=None, r=0.0, **preset)
 
     def get_params(self, deep: bool = False) -> dict[str, Any]:
         """The parameters, sorted by name; `deep` is scikit-learn's, and there is nothing deeper."""
@@ -163,43 +221,97 @@ class DictionaryLearner(DictionaryTransformer):
         Parameters
         ----------
         X : array or memory-map of shape (n_frames, n_bins), or an iterable of such arrays
-            An iterable is read once per pass, and is never in memory as a whole. With
+            A list or tuple of arrays is one array in parts, which are not put together in memory.
+            Any other iterable is read once per pass, and is never in memory as a whole. With
             ``backend="torch"`` also a tensor, or any array with DLPack.
         y : ignored
         """
-        settings = self.settings
-        if passes.is_iterable_of_arrays(X):
-            passes.check_iterable(X, settings)
-            changes = partial(self._pass_over_iterable, X, settings)
+        settings, visits, n_active = self.settings, None, 0
+        if settings.n_init > 1:
+            return self._fit_best(X, settings)
+        n_passes = settings.n_passes or PASSES
+        if _is_stream(X):
+            _check_stream(X, settings)
+            warn_without_total(settings.forgetting)
+            changes = partial(self._pass_over_stream, X, settings)
         else:
             frames = self._validate(X, settings, reset=True)
             self._initialise(frames, settings)
-            stored = passes.stored_activations(frames, settings)
-            changes = partial(self._pass_over_array, frames, stored, settings)
+            visits = Visits.of_array(frames, settings, self.random_state_)
+            background = settings.background(frames.shape[1])
+            has_floor = background is not None and background.any()  # silence is a frame too
+            n_active = len(frames) if has_floor else int(tensors.active_rows(frames).sum())
+            n_passes = settings.passes_over(n_active)
+            changes = partial(self._pass_over_array, frames, n_active, visits, settings)
 
-        def one_pass(number: int) -> bool:
-            return any(change < settings.tol for change in changes(number))
+        def is_last(number: int) -> bool:
+            is_converged = any(change < settings.tol for change in changes(number))
+            if self.verbose:
+                self._print_progress(f"pass {number}/{n_passes}")
+            return is_converged or number == n_passes
 
-        passes.run(self, one_pass, settings.n_passes, X, y)
+        self._run_passes(is_last, n_passes, {"X": X, "y": y})
+        if visits is not None and visits.waiting is not None and not self.n_frames_seen_:
+            self.absorb(visits.waiting, n_active)
         return self
 
+    def _fit_best(self, X: Any, settings: Settings) -> Self:
+        """`fit` with several seeds, side by side; the dictionary that describes X best."""
+        is_stream = _is_stream(X)
+        if is_stream:
+            _check_stream(X, settings)
+        highest = np.iinfo(np.int32).max
+        seeds = _random_state(self.random_state).randint(highest, size=settings.n_init)
+        others = self.get_params() | {"n_init": 1, "n_jobs": None}
+
+        def run(seed: int) -> tuple[float, Self]:
+            model = type(self)(**others | {"random_state": int(seed)}).fit(X)
+            score = -model.statistics_.divergence_per_bin if is_stream else model.score(X)
+            return score, model
+
+        in_turn = is_stream or self.callback is not None
+        n_threads = 1 if in_turn else min(settings.compute.n_threads, settings.n_init)
+        with ThreadPoolExecutor(n_threads) as pool:
+            best = max(pool.map(run, seeds), key=lambda scored: scored[0])[1]
+        return self.restore(best.state())
+
+    def _print_progress(self, where: str) -> None:
+        print(
+            f"[ondes] {where}, {self.n_frames_seen_} frames, divergence "
+            f"{self.statistics_.divergence_per_bin:.4f} per bin, backend {self.backend_}",
+            file=sys.stderr,
+        )
+
+    def _run_passes(
+        self, is_last: Callable[[int], bool], n_passes: int, data: dict[str, Any]
+    ) -> None:
+        """Make passes 1, 2, … until one is the last."""
+        next(filter(is_last, itertools.count(1)))
+
     def _pass_over_array(
-        self, frames: Array, stored: StoredActivations | None, settings: Settings, number: int
+        self,
+        frames: Array,
+        n_active: int,
+        visits: Visits,
+        settings: Settings,
+        number: int,
     ) -> Iterator[float]:
         """One pass; yields how far each update moved the dictionary."""
         self.n_passes_ = number
-        settings = settings.in_pass(number, len(frames))
+        settings = settings.in_pass(number, n_active)
         order = np.arange(len(frames))
         if settings.shuffle:
             order = self.random_state_.permutation(len(frames))
-        for _, change in self._train(frames, settings, order, len(frames), stored):
+        for _, change in self._train(frames, settings, order, n_active, visits):
             yield change
 
-    def _pass_over_iterable(
+    def _pass_over_stream(
         self, arrays: Iterable[Any], settings: Settings, number: int
     ) -> Iterator[float]:
         """One pass; yields how far each update moved the dictionary."""
-        batch, size = None, passes.at_once(settings)
+        batch, size = None, settings.batch_size or 1
+        if settings.trains_on_device:
+            size *= BATCHES_AT_ONCE
         for batch in rebatch(self._frames(arrays, settings, number), size):
             for _, change in self._train(batch, settings):
                 yield change
@@ -216,7 +328,8 @@ class DictionaryLearner(DictionaryTransformer):
             is_first = False
             self.n_passes_ = number
             # A copy either way: the iterable may use its memory again.
-            yield self.random_state_.permutation(frames) if settings.shuffle else frames.copy()
+            order = self.random_state_.permutation(len(frames)) if settings.shuffle else None
+            yield frames.copy() if order is None else frames[order]
 
     def initialise(self, X: Any) -> Self:
         """Choose the first dictionary from these frames; nothing is learned from them yet.
@@ -234,30 +347,45 @@ class DictionaryLearner(DictionaryTransformer):
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Continue learning: one update per `batch_size` frames, so several per call if X is long.
 
-        Frames left over at the end make one more, smaller batch.
+        Frames left over at the end make one more, smaller batch. `n_passes` and `shuffle` are of
+        `fit`: here each frame is visited once, in the order given.
 
         Parameters
         ----------
         X : array of shape (n_frames, n_bins)
         y : ignored
         """
+        settings = self.settings
+        if settings.tol:
+            raise ValueError(f"tol={settings.tol!r} ends `fit`; partial_fit has no passes to end.")
+        if settings.n_init > 1:
+            raise ValueError(f"n_init={settings.n_init} is of `fit`; partial_fit learns once.")
+        _check_one_visit(settings, "partial_fit")
+        if not getattr(self, "n_frames_seen_", 0):
+            warn_without_total(settings.forgetting)
         self.learn_batches(X)
+        if self.verbose:
+            self._print_progress("partial_fit")
         return self
 
-    def learn_batches(self, X: Any) -> tuple[float, float]:
+    def learn_batches(self, X: Any, n_frames_in_set: int | None = None) -> tuple[float, float]:
         """What `partial_fit` does; returns the number of non-silent frames and their divergence.
 
         Parameters
         ----------
         X : array of shape (n_frames, n_bins)
+        n_frames_in_set : int, optional
+            N of the paper's forgetting factor r^(β/N), if the set is finite.
         """
         settings = self.settings
         is_first = not hasattr(self, "components_")
+        if not is_first:
+            self._check_unchanged(settings)
         frames = self._validate(X, settings, reset=is_first)
         if is_first or not self.is_initialised_:
             self._initialise(frames, settings)
         n_frames, divergence = 0.0, 0.0
-        for trained, _ in self._train(frames, settings):
+        for trained, _ in self._train(frames, settings, None, n_frames_in_set):
             n_frames += trained.n_frames
             divergence += trained.divergence
         return n_frames, divergence
@@ -272,8 +400,9 @@ class DictionaryLearner(DictionaryTransformer):
         ----------
         X : array of shape (n_frames, n_bins)
         """
-        self.check_fitted()
         settings = self.settings
+        self._check_unchanged(settings)
+        _check_one_visit(settings, "`summarise`")
         frames = self._validate(X, settings, reset=False)
         problem = settings.problem(self.components_)
         return encoding.summarise(frames, problem, settings.compute)[1]
@@ -302,19 +431,30 @@ class DictionaryLearner(DictionaryTransformer):
         settings: Settings,
         order: NDArray[np.intp] | None = None,
         n_frames_in_set: int | None = None,
-        stored: StoredActivations | None = None,
+        visits: Visits | None = None,
     ) -> Iterator[tuple[Trained, float]]:
         """One update per batch; yields what they were made from, and how far rows moved.
 
         How far, only where there is a `tol` to compare it with.
         """
-        trainer = passes.trainer(settings, frames, getattr(self, "_trainer", None), stored)
-        self._trainer = None if isinstance(trainer, HostTrainer) else trainer
-        watched = self.callback is not None or bool(settings.tol)
-        for part, rows in passes.portions(trainer, frames, order, settings.batch_size, watched):
+        if settings.keeps_visits and visits is None:
+            visits = Visits(settings, self.random_state_)
+        trainer: HostTrainer | DeviceTrainer = HostTrainer(
+            settings, visits if settings.keeps_visits else None
+        )
+        size = settings.batch_size or len(frames)
+        first = size - (visits.n_waiting if visits is not None else 0)
+        if settings.trains_on_device:
+            from ondes.nmf.device_trainer import trainer_for
+
+            trainer = self._trainer = trainer_for(settings, frames, self._trainer)
+            if self.callback is None and not settings.tol:
+                size = first = len(frames)  # a device needs the host no more until all is done
+        for rows in slices(len(frames), size, first):
+            part, chosen = (frames[rows], None) if order is None else (frames, order[rows])
             before = self.components_
             trainer.load(before, self.statistics_, self.n_frames_seen_)
-            trained = trainer.train(part, rows, n_frames_in_set)
+            trained = trainer.train(part, chosen, n_frames_in_set)
             if not trained.n_frames:
                 yield trained, np.inf
                 continue
@@ -324,7 +464,7 @@ class DictionaryLearner(DictionaryTransformer):
             change = np.sqrt(np.square(self.components_ - before).sum()) if is_asked else np.inf
             yield trained, float(change)
 
-    def _take_over(self, trainer: passes.Trainer, backend: str) -> None:
+    def _take_over(self, trainer: HostTrainer | DeviceTrainer, backend: str) -> None:
         self.components_, self.statistics_ = trainer.fetch()
         self.n_frames_seen_, self.backend_ = trainer.n_frames_seen, backend
         if self.callback is not None:
@@ -336,13 +476,47 @@ class DictionaryLearner(DictionaryTransformer):
         components = first_dictionary(frames, settings, random_state)
         backend = settings.compute.backend_for(settings.problem(components))
         self.components_ = components
-        self.statistics_ = Statistics.prior(
-            components, settings.prior_frames, settings.divergence.beta
-        )
+        self.statistics_ = settings.first_statistics(components)
         self.random_state_, self.n_frames_seen_ = random_state, 0
         # Out of silence no dictionary can be drawn: it is drawn from the next frames.
         self.is_initialised_ = not isinstance(settings.init, str) or bool(frames.any())
         self.backend_, self.n_passes_ = backend.NAME, 0
+
+
+def _is_stream(X: Any) -> bool:
+    """Tell an iterable of arrays from anything that is one array itself, in parts or whole.
+
+    Examples
+    --------
+    >>> _is_stream([[1.0, 2.0]]), _is_stream(iter([]))
+    (False, True)
+    """
+    is_array = hasattr(X, "shape") or hasattr(X, "__array__")
+    return isinstance(X, Iterable) and not is_array and not isinstance(X, (str, bytes, list, tuple))
+
+
+def _check_stream(arrays: Iterable[Any], settings: Settings) -> None:
+    """Raise a ValueError where these settings cannot be used with an iterable."""
+    if settings.restarts == "warm":
+        raise ValueError("restarts='warm' needs an array or a list of arrays; use 'fresh'.")
+    _check_one_visit(settings, "an iterable")
+    for name, default in {"n_passes": PASSES, "n_init": 1}.items():
+        n = getattr(settings, name) or default
+        if n > 1 and iter(arrays) is arrays:
+            raise ValueError(
+                f"{name}={n} needs an iterable that can be read again, and this iterator cannot; "
+                f"give a list of arrays, or {name}=1."
+            )
+    if settings.batch_size is None:
+        raise ValueError("batch_size=None needs an array or a list of arrays; give a number.")
+
+
+def _check_one_visit(settings: Settings, where: str) -> None:
+    """Raise a ValueError where these settings need frames that are known by their number."""
+    if settings.remainder == "carry":
+        raise ValueError(f"remainder='carry' needs `fit` of an array or a list, not {where}.")
+    if not isinstance(settings.start, str):
+        raise ValueError(f"start of each frame needs `fit` of an array or a list, not {where}.")
 
 
 def _random_state(given: Any) -> np.random.RandomState:

@@ -13,16 +13,27 @@ from ondes.nmf.divergence import Array, BetaDivergence
 from ondes.nmf.encoding import Compute
 from ondes.nmf.forgetting import Forgetting, GrowingMemory
 from ondes.nmf.penalties import ActivationPenalty, DictionaryPenalty
-from ondes.nmf.problem import TRANSFORM_SOLVER, Problem, Solver
+from ondes.nmf.problem import (
+    LARGEST_BACKGROUND,
+    TRANSFORM_SOLVER,
+    AbsoluteFloor,
+    Problem,
+    Solver,
+)
+from ondes.nmf.statistics import Statistics
 
 __all__ = ["Settings"]
 
 INITS = ("auto", "k-means++", "parts", "random")
 RESTARTS = ("fresh", "warm")
+STARTS = ("even", "random")
+REMAINDERS = ("update", "carry")
+LARGEST_SPARSE_FLOOR = 1e-9  # more than rounding: it would have to be computed with everywhere
 LOWEST_FLOOR = 1e-15  # v / y² stays within float32's range
-LARGEST_BACKGROUND = 1e30  # activations in the data's units stay within it
 # The steps of a pass: see `Settings.in_pass`.
 SMALL_SET, EARLY_FRAMES, MOST_STEPS_IN_PASS = 16_384, 2000, 40
+LARGEST_COUNT = 2**53  # of frames: a float64 holds it
+PASSES, UPDATES = 10, 60  # by default, and at least
 DEFAULTS = {
     "forgetting": GrowingMemory(),
     "solver": Solver(),
@@ -47,7 +58,8 @@ class Settings:
     beta_loss: str | float
     sparsity: float
     batch_size: int | None
-    n_passes: int
+    n_passes: int | None
+    n_init: int
     init: Any
     forgetting: Forgetting
     solver: Solver
@@ -55,14 +67,16 @@ class Settings:
     transform_solver: Solver
     dictionary_exponent: float
     restarts: str
+    start: Any
+    remainder: str
     shuffle: bool
     penalty: ActivationPenalty | None
     dictionary_penalty: DictionaryPenalty | None
     groups: Any
     fixed_components: Any
     background_spectrum: Any
-    noise_floor: float
-    prior_frames: float
+    noise_floor: float | AbsoluteFloor
+    prior: float | Statistics
     tol: float
     compute: Compute
 
@@ -83,13 +97,16 @@ class Settings:
         return cls(**same, **filled_in)
 
     def __post_init__(self) -> None:
-        _check_whole("n_components", self.n_components)
-        if self.batch_size is not None:
-            _check_whole("batch_size", self.batch_size)
-        _check_whole("n_passes", self.n_passes)
+        for name in ("n_components", "batch_size", "n_passes", "n_init"):
+            value = getattr(self, name)
+            if value is not None or name in ("n_components", "n_init"):
+                _check_whole(name, value)
+                object.__setattr__(self, name, int(value))  # an int8 would overflow in products
         _check_real("dictionary_exponent", self.dictionary_exponent, 1)
-        _check_range("noise_floor", self.noise_floor, LOWEST_FLOOR, 1)
-        _check_range("prior_frames", self.prior_frames, 0, 1e12)
+        if not isinstance(self.noise_floor, AbsoluteFloor):
+            _check_range("noise_floor", self.noise_floor, LOWEST_FLOOR, 1)
+        if not isinstance(self.prior, Statistics):
+            _check_range("prior", self.prior, 0, 1e12)
         _check_real("tol", self.tol)
         _check_range("sparsity", self.sparsity, 0, 1e6)
         if self.sparsity and self.dictionary_penalty is not None:
@@ -97,6 +114,9 @@ class Settings:
         if self.dictionary_penalty is not None and self.divergence.beta != 0:
             raise ValueError("A dictionary_penalty needs beta_loss='itakura-saito'.")
         _check_one_of("restarts", self.restarts, RESTARTS)
+        _check_one_of("remainder", self.remainder, REMAINDERS)
+        if isinstance(self.start, str):
+            _check_one_of("start", self.start, STARTS)
         if isinstance(self.init, str):
             _check_one_of("init", self.init, INITS)
         _check_instance("forgetting", self.forgetting, Forgetting)
@@ -118,7 +138,83 @@ class Settings:
     @property
     def trains_on_device(self) -> bool:
         """Whether dictionary and statistics stay on a device from update to update."""
-        return self.compute.backend == "torch" and self.dictionary_penalty is None
+        is_plain = self.dictionary_penalty is None and not self.added and not self.keeps_visits
+        return self.compute.backend == "torch" and is_plain
+
+    def check_sparse(self) -> None:
+        """Raise a ValueError where these settings cannot be used with sparse frames."""
+        beta = self.divergence.beta
+        if beta < 1:
+            raise ValueError(
+                f"With beta_loss={self.beta_loss!r} the zeros of sparse input decide everything, "
+                "since the divergence of zero from any model is infinite: give "
+                "beta_loss='kullback-leibler' or 'frobenius'."
+            )
+        if self.compute.backend == "torch":
+            raise ValueError("Sparse input needs another backend than 'torch': give 'auto'.")
+        if self.added or (beta < 2 and self.floor > LARGEST_SPARSE_FLOOR):
+            raise ValueError(
+                f"noise_floor={self.noise_floor!r} would make every zero of sparse input a number; "
+                f"give {LARGEST_SPARSE_FLOOR:g} or less, or a dense array."
+            )
+        if isinstance(self.init, str) and self.init in ("k-means++", "parts"):
+            raise ValueError(
+                f"init={self.init!r} compares logarithms, which zeros of sparse input do not have; "
+                "give 'random' or an array."
+            )
+
+    @property
+    def keeps_visits(self) -> bool:
+        """Whether something is kept from one visit of a frame to the next."""
+        is_fresh = self.restarts == "fresh" and isinstance(self.start, str) and self.start == "even"
+        return not is_fresh or self.remainder == "carry"
+
+    @property
+    def floor(self) -> float:
+        """ε relative to a frame's level; 0 where it is absolute."""
+        return 0.0 if isinstance(self.noise_floor, AbsoluteFloor) else self.noise_floor
+
+    @property
+    def added(self) -> float:
+        """ε in the data's units; 0 where it is relative."""
+        return self.noise_floor.epsilon if isinstance(self.noise_floor, AbsoluteFloor) else 0.0
+
+    @property
+    def prior_frames(self) -> float:
+        """The weight of the first statistics, in frames."""
+        return self.prior.n_frames if isinstance(self.prior, Statistics) else self.prior
+
+    def first_statistics(self, dictionary: Array) -> Statistics:
+        """A⁰ and B⁰."""
+        if not isinstance(self.prior, Statistics):
+            return Statistics.prior(dictionary, self.prior, self.divergence.beta)
+        prior = self.prior
+        for name in ("numerator", "denominator"):
+            given = np.asarray(getattr(prior, name))
+            if given.shape != dictionary.shape or not (np.isfinite(given) & (given >= 0)).all():
+                raise ValueError(
+                    f"prior has a {name} of shape {given.shape}, which must be {dictionary.shape}, "
+                    "finite and nowhere negative."
+                )
+        if prior.beta != self.divergence.beta:
+            raise ValueError(
+                f"prior has statistics of β = {prior.beta:g}, but beta_loss={self.beta_loss!r}."
+            )
+        return prior.decay(1.0)
+
+    def passes_over(self, n_frames: int) -> int:
+        """How many passes `fit` makes over an array: small sets get as many updates as they need.
+
+        Examples
+        --------
+        >>> from ondes.nmf.estimator import OnlineNMF
+        >>> [OnlineNMF().settings.passes_over(n) for n in (100, 300, 3000)]
+        [60, 20, 10]
+        """
+        if self.n_passes is not None:
+            return self.n_passes
+        n_updates = -(-n_frames // (self.batch_size or n_frames))
+        return PASSES if n_frames > EARLY_FRAMES else max(PASSES, -(-UPDATES // n_updates))
 
     def in_pass(self, number: int, n_frames: int) -> Settings:
         """The settings of one pass of `fit` over an array, with the number of steps that suits it.
@@ -128,13 +224,6 @@ class Settings:
         has become eight times as large. Where more passes follow, half as many steps are enough
         for the first frames, except with Itakura-Saito or sparsity. A solver that was given is
         kept, and warm restarts continue from the pass before.
-
-        Parameters
-        ----------
-        number : int
-            Of the pass, from 1 on.
-        n_frames : int
-            Frames of a pass.
 
         Examples
         --------
@@ -146,7 +235,7 @@ class Settings:
             return self
         doublings = number.bit_length() - 1  # few changes: a GPU records its graphs again for each
         n_steps = min(round(self.solver.max_steps * 2 ** (doublings / 3)), MOST_STEPS_IN_PASS)
-        is_early = self.n_passes > 1 and (number - 0.5) * n_frames < EARLY_FRAMES
+        is_early = self.n_passes != 1 and (number - 0.5) * n_frames < EARLY_FRAMES
         if is_early and self.divergence.beta > 0 and not self.sparsity:
             n_steps = self.solver.max_steps // 2
         return replace(self, solver=replace(self.solver, max_steps=n_steps))
@@ -156,13 +245,14 @@ class Settings:
         groups = None if self.groups is None else np.unique(self.groups, return_inverse=True)[1]
         return Problem(
             dictionary,
-            self.noise_floor,
+            self.floor,
             solver or self.solver,
             self.background(dictionary.shape[1]),
             self.penalty,
             groups,
             self.divergence,
             self.sparsity,
+            self.added,
         )
 
     @property
@@ -179,9 +269,9 @@ class Settings:
         return None
 
     def background(self, n_bins: int) -> Array | None:
-        """The known variance as float64 of shape (n_bins,), or None."""
+        """The known variance as float64 of shape (n_bins,), with an absolute floor; or None."""
         if self.background_spectrum is None:
-            return None
+            return np.full(n_bins, self.added) if self.added else None
         background = np.asarray(self.background_spectrum, dtype=np.float64)
         if background.shape != (n_bins,):
             raise ValueError(
@@ -195,15 +285,10 @@ class Settings:
                 f"The largest of background={background.max():g} must lie between 0 and "
                 f"{LARGEST_BACKGROUND:g}."
             )
-        return background
+        return background + self.added
 
     def known_rows(self, n_bins: int) -> tuple[Array, Array | None]:
-        """The fixed rows, and those that `init` gives, None where they are to be drawn.
-
-        Returns
-        -------
-        arrays of shape (n_fixed, n_bins) and (n_components - n_fixed, n_bins), rows sum to one
-        """
+        """The fixed rows, and those that `init` gives, None where they are to be drawn."""
         fixed = np.empty((0, n_bins))
         if self.fixed_components is not None:
             fixed = _unit_rows("fixed_components", self.fixed_components, n_bins)
@@ -242,8 +327,10 @@ def _unit_rows(name: str, given: Any, n_bins: int) -> Array:
 def _check_whole(name: str, value: object) -> None:
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name}={value!r} must be a whole number.")
-    if value < 1:
+    if int(value) < 1:
         raise ValueError(f"{name}={value!r} must be 1 or more.")
+    if int(value) > LARGEST_COUNT:
+        raise ValueError(f"{name}={value!r} must be at most {LARGEST_COUNT}.")
 
 
 def _check_real(name: str, value: object, high: float = np.inf) -> None:

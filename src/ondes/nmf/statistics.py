@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Statistics", "Trained"]
+__all__ = ["SMALLEST", "Statistics", "Trained"]
 
+SMALLEST = 1e-100  # an entry of the dictionary whose powers do not leave the range of float64
+# In float32 a sum of h v / y² may overflow where an entry of the dictionary is almost zero.
+LARGEST = 3e38
 ArrayOrTensor = Any  # a NumPy array or a PyTorch tensor
 
 
@@ -19,7 +22,7 @@ class Trained(NamedTuple):
     divergence: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Statistics:
     """A and B of the paper, the divergence and the number of frames: sums that can be added.
 
@@ -91,13 +94,17 @@ class Statistics:
             Σ h · ψ', the slope of the penalty on the activations; zeros or None without one.
         divergence, n_frames, beta : float
         """
+        if hasattr(weighted, "nan_to_num"):
+            weighted = weighted.nan_to_num(nan=np.nan, posinf=LARGEST)
+        elif np.isposinf(weighted.max(initial=0)):
+            weighted = np.nan_to_num(weighted, nan=np.nan, posinf=LARGEST)
         numerator = dictionary ** (2 - beta) * weighted
         denominator = inverse
         if penalty_gradient is not None:
             denominator = inverse + penalty_gradient[:, None]
         if beta > 1:
             known = dictionary > 0  # an entry of zero stays zero, and needs no statistics
-            denominator = denominator * known * (dictionary + ~known) ** (1 - beta)
+            denominator = denominator * known * (dictionary + ~known).clip(SMALLEST) ** (1 - beta)
         return cls(numerator, denominator, divergence, n_frames, beta)
 
     @property

@@ -14,7 +14,7 @@ and each source's magnitudes are decoded from its activations in the frames arou
     s(t) = Σ_τ h(t + τ) D_τ,    mask = s^p / Σ s^p.
 
 Hershey, Le Roux and Weninger (2014); Wisdom et al. (2017). It is trained by
-`ondes.separator_training`.
+`ondes.learning.separator_training`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.nmf.blas_threads import one_blas_thread
+from ondes.cores import one_blas_thread
 from ondes.rebatch import slices
 
 __all__ = ["UnfoldedMasks", "UnfoldedWeights"]
@@ -39,6 +39,7 @@ BLOCK = 32  # frames per product: streaming and one-shot cut alike, so they agre
 TINY = 1e-6  # added to every model spectrum
 LONGEST_CENTRED = 9  # means over more frames than this look at the past alone
 LARGEST_WEIGHT = 1e12  # training stays far below; products of larger ones could leave float32
+LEAST_FLOOR = 1e-30  # float32 has nothing much smaller
 LARGEST_CHANGE = 12.0  # of an activation by the temporal exponents, in nepers
 
 
@@ -99,7 +100,7 @@ class UnfoldedWeights:
             raise ValueError("its steps and dictionaries do not fit together")
         if not all(isinstance(each, float) for each in ratios):
             raise ValueError("its mask exponent or floor is not a number")
-        if not 0 < self.mask_exponent < 100 or not 0 < self.floor < 1:
+        if not 0 < self.mask_exponent < 100 or not LEAST_FLOOR <= self.floor < 1:
             raise ValueError("its mask exponent or floor is out of range")
 
     @cached_property

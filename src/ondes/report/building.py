@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ondes.history import TrainingHistory
+from ondes.cores import each, one_blas_thread
+from ondes.models.dictionary import Dictionary
+from ondes.models.model import Model
+from ondes.models.sources import Sources
 from ondes.nmf.encoding import Compute
-from ondes.report.budget import Budget, budget_for
-from ondes.report.component_sounds import component_sounds
+from ondes.prefetch import prefetch
 from ondes.report.content import Component, Explained, ReportContent, Sound, Track
 from ondes.report.excerpts import ShownExcerpt
-from ondes.report.places import PlaceMeter
-from ondes.report.tracks import TrackBuilder
-from ondes.separation.cells import Cells
-from ondes.separation.heard import HeardComponents
-from ondes.separation.oddness import Oddness
+from ondes.report.sounds import Budget, budget_for, component_sounds
+from ondes.report.tracks import PlaceMeter, TrackBuilder
+from ondes.separation.energies import ComponentEnergies, SpanSums
+from ondes.separation.novelty import Novelty
 from ondes.separation.separator import Separator
-from ondes.separation.sources import SourceDictionary, Sources
-from ondes.separation.unfolded_masks import TrainedModel
 from ondes.signal.recordings import RawFormat
 
 __all__ = ["build_report", "describe_dictionaries", "describe_separator"]
@@ -33,19 +31,12 @@ Samples = NDArray[np.float32]
 Array = NDArray[np.floating]
 
 CURVE_POINTS = 200
-
-
-class LearnedDictionary(SourceDictionary, Protocol):
-    """What a report needs of an `ondes.Dictionary`."""
-
-    @property
-    def history(self) -> TrainingHistory | None:
-        """How it was learned."""
+BLOCKS_AHEAD = 2  # separated while those before are encoded
 
 
 def build_report(
     mixture: str | Path | BinaryIO | ArrayLike,
-    models: Sources | TrainedModel,
+    models: Model,
     *,
     title: str,
     sr: int | None = None,
@@ -53,7 +44,7 @@ def build_report(
     end: float | None = None,
     raw: RawFormat | None = None,
     stems: Mapping[str, Samples] | None = None,
-    scores: Mapping[str, float] | None = None,
+    scores: Mapping[str, tuple[float, float]] | None = None,
     options: Mapping[str, Any] | None = None,
     mic_distance: float | None = None,
     backend: str = "auto",
@@ -76,8 +67,8 @@ def build_report(
         Format of samples without a header.
     stems : mapping of str to arrays of the mixture's shape, optional
         The separated sources, where they are known already.
-    scores : mapping of str to float, optional
-        SI-SDR of each source in dB, where the true sources are known.
+    scores : mapping of str to (float, float), optional
+        SI-SDR in dB of the mixture and of each source, where the true sources are known.
     options : mapping of str, optional
         Further parameters of `Separator`. With `spatial`, the page says where each source stands.
     mic_distance : float, optional
@@ -106,17 +97,15 @@ def build_report(
     n_components = 0 if sources is None else sources.n_components
     separated: _Separated
     if stems is None:
-        how = {"backend": backend, "device": device, "n_jobs": n_jobs, **(options or {})}
-        if sources is None:
-            how = dict(options or {})
-        separated = _Separated(Separator(models, sr=shown.sr, **how), shown)
+        separator = Separator(models, sr=shown.sr, compute=compute, **(options or {}))
+        separated = _Separated(separator, shown)
     else:
         separated = _Separated(None, shown, stems)
     places = _Places((options or {}).get("spatial", "none"), mic_distance)
     n_stems = 1 + len(separated.names)
     budget = budget_for(shown.n_samples / shown.sr, shown.channels, n_stems, n_components)
     gain = 1 / max(shown.peak, 1.0)
-    tracks = separated.tracks(models, budget, gain, scores or {}, places)
+    tracks = separated.tracks(models, budget, gain, scores or {}, places, compute.n_threads)
     components: tuple[Component, ...] = ()
     explained = None
     if sources is not None:
@@ -146,7 +135,7 @@ class _Places:
     mic_distance: float | None
 
     def meter(self, shown: ShownExcerpt, n_fft: int) -> PlaceMeter | None:
-        if self.spatial == "none" or shown.channels < 2:
+        if self.spatial in ("none", "auto") or shown.channels < 2:
             return None
         return PlaceMeter(self.spatial, shown.sr, n_fft, self.mic_distance)
 
@@ -168,8 +157,9 @@ class _Separated:
         models: Any,
         budget: Budget,
         gain: float,
-        scores: Mapping[str, float],
+        scores: Mapping[str, tuple[float, float]],
         places: _Places,
+        n_threads: int,
     ) -> tuple[Track, ...]:
         shown, stft = self._shown, models.audio.stft
         stft = stft.at_rate(shown.sr / models.audio.sr)
@@ -180,16 +170,16 @@ class _Separated:
             )
             for meter in meters
         ]
-        with ThreadPoolExecutor() as pool:  # encoding takes longer than separating
-            for mixture, stems in self._blocks():
+        with one_blas_thread():
+            for mixture, stems in prefetch(self._blocks(), BLOCKS_AHEAD):
                 blocks = [stems[name].reshape(-1, shown.channels) for name in self.names]
                 pairs = zip(builders, (mixture, *blocks), strict=True)
-                for done in [pool.submit(builder.write, block) for builder, block in pairs]:
-                    done.result()
+                for _ in each(_write, pairs, n_threads):
+                    pass
         tracks = [builders[0].finish("Mixture")]
         for name, builder in zip(self.names, builders[1:], strict=True):
             components = _components_of(models, name)
-            tracks.append(builder.finish(name, score=scores.get(name), components=components))
+            tracks.append(builder.finish(name, scores=scores.get(name), components=components))
         return tuple(tracks)
 
     def _blocks(self) -> Iterator[tuple[Samples, Mapping[str, Samples]]]:
@@ -206,12 +196,17 @@ class _Separated:
         yield nothing, self._separator.flush()
 
 
+def _write(pair: tuple[TrackBuilder, Samples]) -> None:
+    builder, block = pair
+    builder.write(block)
+
+
 def _component_powers(shown: ShownExcerpt, sources: Sources, compute: Compute) -> Array:
     """What is heard of each component over equal spans of time, (n_columns, n_components)."""
-    heard = HeardComponents(sources, sr=shown.sr, compute=compute)
+    heard = ComponentEnergies(sources, sr=shown.sr, compute=compute)
     n_columns = max(1, min(CURVE_POINTS, shown.n_samples // heard.step))
     length = shown.n_samples / n_columns
-    cells = Cells(length, heard.first, heard.step)
+    cells = SpanSums(length, heard.first, heard.step)
     sums = [cells.push(heard.push(block)) for block in shown.blocks()]
     sums.append(cells.finish(heard.flush(), shown.n_samples))
     powers: Array = np.concatenate(sums) / length
@@ -235,14 +230,14 @@ def _explained(shown: ShownExcerpt, sources: Sources, compute: Compute) -> Expla
     for block in shown.blocks():
         power = np.square(np.abs(transform.push(block))).mean(axis=1)
         total += sources.audio.from_power(power.astype(np.float32)).sum(axis=0)
-    mean = np.zeros(sources.stft.n_bins)
+    mean = np.zeros(sources.audio.n_bins)
     n_shared = min(len(mean), len(total))
     mean[:n_shared] = total[:n_shared]
     if not mean.any():
         return None
     one, flat = mean[None] / mean.sum(), np.full((1, len(mean)), 1 / len(mean))
     models = [sources, *(_one_component(sources, row) for row in (one, flat))]
-    streams = [Oddness(model, sr=shown.sr, compute=compute) for model in models]
+    streams = [Novelty(model, sr=shown.sr, compute=compute) for model in models]
     values: list[list[Array]] = [[] for _ in streams]
     for block in shown.blocks():
         for stream, found in zip(streams, values, strict=True):
@@ -258,7 +253,7 @@ def _one_component(sources: Sources, row: Array) -> Sources:
     return Sources(row, np.zeros(1, int), ("all",), sources.audio, sources.divergence)
 
 
-def describe_dictionaries(dictionaries: Mapping[str, LearnedDictionary]) -> dict[str, Any]:
+def describe_dictionaries(dictionaries: Mapping[str, Dictionary]) -> dict[str, Any]:
     """What a report says of dictionaries: `numbers` and `settings` of `ReportContent`."""
     audio = next(iter(dictionaries.values())).audio
     assert audio is not None
@@ -273,7 +268,7 @@ def describe_dictionaries(dictionaries: Mapping[str, LearnedDictionary]) -> dict
         n_frames, history = dictionary.learner.n_frames_seen_, dictionary.history
         described = f"{len(dictionary.components)} components from {n_frames:,} frames"
         if history is not None:
-            n_passes = dictionary.learner.n_passes
+            n_passes = dictionary.learner.n_passes or 1
             passes = f" in all {n_passes} passes" if n_passes > 1 else ""
             described += f", {history.seconds:,.0f} s of audio{passes}"
         settings[f"Dictionary of {name}"] = described

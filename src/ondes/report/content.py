@@ -14,15 +14,7 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class Sound:
-    """An encoded sound, and where it lies in the excerpt.
-
-    Parameters
-    ----------
-    data : bytes
-        A whole audio file.
-    media_type : str
-    start, seconds : float
-    """
+    """An encoded sound, a whole audio file, and where it lies in the excerpt, in seconds."""
 
     data: bytes
     media_type: str
@@ -32,49 +24,25 @@ class Sound:
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """The mixture or one of its sources.
-
-    Parameters
-    ----------
-    name : str
-    sound : Sound
-    spectrogram : array of shape (n_columns, n_rows)
-        Mean power over equal spans of time and of the mel scale.
-    power : float
-        Mean square of the samples: what is heard.
-    score : float, optional
-        SI-SDR in dB, where the true source is known.
-    components : tuple of int
-        Rows of the dictionary that make up the source.
-    place : str, optional
-        Where the source stands, in words.
-    """
+    """The mixture or one of its sources."""
 
     name: str
     sound: Sound
-    spectrogram: Array
-    power: float
-    score: float | None = None
-    components: tuple[int, ...] = ()
-    place: str | None = None
+    spectrogram: Array  # (n_columns, n_rows): mean power over equal spans of time and of mel
+    power: float  # mean square of the samples: what is heard
+    # SI-SDR in dB of the mixture and of this, where the true source is known.
+    scores: tuple[float, float] | None = None
+    components: tuple[int, ...] = ()  # rows of the dictionary that make up the source
+    place: str | None = None  # where the source stands, in words
 
 
 @dataclass(frozen=True, eq=False)
 class Component:
-    """One component of the dictionary.
-
-    Parameters
-    ----------
-    index : int
-    spectrum : array of shape (n_bins,)
-    powers : array of shape (n_columns,)
-        Over equal spans of time, its mean square when it is heard alone.
-    sound : Sound, optional
-    """
+    """One component of the dictionary."""
 
     index: int
     spectrum: Array
-    powers: Array
+    powers: Array  # over equal spans of time, its mean square when it is heard alone
     sound: Sound | None = None
 
     @property
@@ -85,62 +53,28 @@ class Component:
 
 @dataclass(frozen=True)
 class Explained:
-    """How far models are from the excerpt: divergence per bin, zero is perfect.
-
-    Parameters
-    ----------
-    components : float
-        Of all components.
-    one_spectrum : float
-        Of the excerpt's mean spectrum alone, at the best level for each moment.
-    flat : float
-        Of white noise at the best level for each moment.
-    """
+    """How far models are from the excerpt: divergence per bin, zero is perfect."""
 
     components: float
-    one_spectrum: float
-    flat: float
+    one_spectrum: float  # the excerpt's mean spectrum alone, at the best level for each moment
+    flat: float  # white noise at the best level for each moment
 
 
 @dataclass(frozen=True, eq=False)
 class ReportContent:
-    """Everything that a report shows of one mixture, or of an excerpt of it.
-
-    Parameters
-    ----------
-    title : str
-    sr : int
-        Sampling rate of the excerpt, in Hz.
-    model_sr : int
-        Sampling rate that the components' spectra belong to.
-    n_samples : int
-        Of the excerpt.
-    mixture : Track
-    sources : tuple of Track
-    components : tuple of Component
-    explained : Explained, optional
-    numbers, settings : tuple of (str, str)
-        Name and value, in the order to show them.
-    excerpt : str, optional
-        Which part of the recording this is; see `describe_excerpt`.
-
-    Raises
-    ------
-    ValueError
-        Where the parts do not fit together.
-    """
+    """Everything that a report shows of one mixture, or of an excerpt of it."""
 
     title: str
     sr: int
-    model_sr: int
+    model_sr: int  # that the components' spectra belong to
     n_samples: int
     mixture: Track
     sources: tuple[Track, ...] = ()
     components: tuple[Component, ...] = ()
     explained: Explained | None = None
-    numbers: tuple[tuple[str, str], ...] = ()
+    numbers: tuple[tuple[str, str], ...] = ()  # name and value, in the order to show them
     settings: tuple[tuple[str, str], ...] = ()
-    excerpt: str | None = None
+    excerpt: str | None = None  # which part of the recording this is; see `describe_excerpt`
 
     def __post_init__(self) -> None:
         if self.n_samples < 1:

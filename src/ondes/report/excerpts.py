@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ondes.errors import FileError
-from ondes.signal.excerpt import open_excerpt
-from ondes.signal.recordings import RawFormat
+from ondes.signal.recordings import RawFormat, open_span
 
 __all__ = ["ShownExcerpt"]
 
@@ -21,33 +20,9 @@ Samples = NDArray[np.float32]
 class ShownExcerpt:
     """Samples of shape (n, channels) in blocks, as often as needed, at constant memory.
 
-    A stream, which can be read only once, is held in memory.
+    A stream, which can be read only once, is held in memory; an array needs `sr`. `peak` is the
+    largest amplitude, and `total` the seconds of the whole recording, None where unknown.
 
-    Parameters
-    ----------
-    recording : str, Path, binary stream, or array of shape (n,) or (n, n_channels)
-    sr : int, optional
-        Of an array.
-    start, end : float
-        Of a recording, in seconds; it may end earlier.
-    raw : RawFormat, optional
-        Format of samples without a header.
-
-    Attributes
-    ----------
-    sr, channels, n_samples : int
-    peak : float
-        The largest amplitude.
-    total : float or None
-        Seconds of the whole recording, None where unknown.
-
-    Raises
-    ------
-    FileError
-        Where the recording cannot be read, is empty, or ends before `start`.
-
-    Examples
-    --------
     >>> excerpt = ShownExcerpt(np.ones((10, 2)), sr=8000)
     >>> excerpt.n_samples, excerpt.channels, excerpt.peak
     (10, 2, 1.0)
@@ -89,13 +64,13 @@ class ShownExcerpt:
         if self._samples is not None:
             return self._samples[first:last]
         start = self._start + first / self.sr
-        with open_excerpt(
+        with open_span(
             self._recording, start=start, end=self._start + last / self.sr, raw=self._raw
         ) as blocks:
             return np.concatenate([np.zeros((0, self.channels), np.float32), *blocks])
 
     def _opened(self) -> Any:
-        return open_excerpt(self._recording, start=self._start, end=self._end, raw=self._raw)
+        return open_span(self._recording, start=self._start, end=self._end, raw=self._raw)
 
     def _hold(self, samples: ArrayLike) -> None:
         held = np.asarray(samples, dtype=np.float32)

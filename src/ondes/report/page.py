@@ -28,6 +28,8 @@ class Row:
     note: str
     pictures: tuple[Picture, ...]
     sound: Sound | None = None
+    owner: int = 0  # the number of the source that a component belongs to
+    owner_name: str = ""
 
     @property
     def uri(self) -> str:
@@ -38,48 +40,14 @@ class Row:
 
 
 def write_report(path: str | Path, content: ReportContent, *, force: bool = False) -> Path:
-    """Write a report as one HTML file, complete or not at all.
-
-    Parameters
-    ----------
-    path : str or Path
-    content : ReportContent
-    force : bool
-        Whether an existing file may be replaced.
-
-    Returns
-    -------
-    Path
-        The file written.
-
-    Raises
-    ------
-    FileError
-        Where the file exists already and `force` is not given, or it cannot be written.
-    ModuleNotFoundError
-        Where matplotlib or jinja2 is missing.
-    """
+    """Write a report as one HTML file, complete or not at all."""
     check_destination(path, force)  # rendering takes seconds
     write_atomically(path, render(content).encode("utf-8"), force)
     return Path(path)
 
 
 def render(content: ReportContent) -> str:
-    """Render a report as HTML that needs no other file.
-
-    Parameters
-    ----------
-    content : ReportContent
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    ModuleNotFoundError
-        Where matplotlib or jinja2 is missing.
-    """
+    """Render a report as HTML that needs no other file."""
     if not all(importlib.util.find_spec(name) for name in ("matplotlib", "jinja2")):
         raise ModuleNotFoundError(
             "A report needs matplotlib and jinja2: pip install 'ondes[report]'."
@@ -102,6 +70,9 @@ def render(content: ReportContent) -> str:
         tracks=_track_rows(content),
         components=components,
         component_hint=_describe_players(content),
+        summary=_summary(content),
+        has_scores=any(source.scores for source in content.sources),
+        learning_title="How well the sound is explained" if content.explained else "Numbers",
         has_component_sounds=any(row.sound for row in components),
         bars=_bars(content.explained),
         verdict=_verdict(content.explained),
@@ -132,9 +103,28 @@ def _track_rows(content: ReportContent) -> list[Row]:
     return rows
 
 
+def _summary(content: ReportContent) -> list[list[str]]:
+    """Name, share of the power and, where they are known, SI-SDR before, after and their gain."""
+    rows = []
+    for source in content.sources:
+        cells = [source.name, f"{source.power / (content.mixture.power or 1):.1%}"]
+        if source.scores is not None:
+            before, after = source.scores
+            gain = f"{after - before:+.1f} dB".replace("-", "−")
+            cells += [_decibels(before), _decibels(after), gain]
+        elif any(other.scores for other in content.sources):
+            cells += ["", "", ""]
+        rows.append(cells)
+    return rows
+
+
+def _decibels(value: float) -> str:
+    return f"{value:.1f} dB".replace("-", "−")
+
+
 def _describe_source(source: Track, mixture_power: float) -> str:
     count = len(source.components)
-    parts = [] if source.score is None else [f"SI-SDR {source.score:.1f} dB".replace(" -", " −")]
+    parts = [] if source.scores is None else [f"SI-SDR {_decibels(source.scores[1])}"]
     parts.append(_share(source.power, mixture_power))
     if count:
         parts.append(f"{count} component{'s' if count > 1 else ''}")
@@ -161,17 +151,20 @@ def _component_rows(content: ReportContent) -> list[Row]:
     rows = []
     for component in sorted(content.components, key=place):
         name = f"Component {component.index}"
-        owner = [content.sources[owners[component.index]].name] if component.index in owners else []
+        owner = owners.get(component.index, n_sources)
+        owner_name = content.sources[owner].name if owner < n_sources else ""
         rows.append(
             Row(
                 f"component-{component.index}",
                 name,
-                " · ".join([*owner, _share(component.power, content.mixture.power)]),
+                _share(component.power, content.mixture.power),
                 (
                     spectrum(name.lower(), component.spectrum, content.model_sr),
                     level(name.lower(), component.powers, content.seconds, reference),
                 ),
                 component.sound,
+                owner,
+                owner_name,
             )
         )
     return rows

@@ -1,9 +1,12 @@
-"""Sounds for a page: small enough to be embedded, and playable in any browser."""
+"""Sounds for a page, small enough to be embedded, and playable in any browser."""
 
 from __future__ import annotations
 
+import functools
 import io
 import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +14,18 @@ import soundfile
 import soxr
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["EncodedSound", "without_serial_number"]
+from ondes.cores import each, one_blas_thread
+from ondes.models.component_masks import ComponentMasks
+from ondes.models.sources import Sources
+from ondes.nmf.encoding import Compute
+from ondes.report.content import Sound
+from ondes.report.excerpts import ShownExcerpt
+from ondes.signal.stft import Frames
+
+__all__ = ["Budget", "EncodedSound", "budget_for", "component_sounds", "without_serial_number"]
 
 Samples = NDArray[np.float32]
+Array = NDArray[np.floating]
 
 OPUS_RATES = (8000, 12000, 16000, 24000, 48000)
 BIT_RATE = 48_000  # per second and channel
@@ -22,27 +34,57 @@ LEAST_BIT_RATE, BIT_RATE_RANGE = 6_000, 250_000
 AT_ONCE = 2**16
 PAGE_SERIAL, PAGE_CHECKSUM = 14, 22  # places in the header of an Ogg page
 
+PAGE_BYTES = 7_500_000
+BASE64 = 4 / 3
+PICTURE_BYTES, COMPONENT_PICTURES_BYTES, PAGE_ITSELF_BYTES = 60_000, 6_000, 40_000
+STEMS_SHARE = 0.8  # of the bytes left for sounds
+STEM_BIT_RATES = (12_000, 48_000)  # per channel, least and most
+COMPONENT_BIT_RATE = 24_000  # they are mono
+LEAST_SECONDS = 3.0  # of a component that plays at all
+LONGEST_SECONDS = 30.0  # of a component: what is computed at a time
+MOST_SECONDS = 320.0  # of all components together, which take as long to encode as to separate
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bit rates and lengths of the sounds of a page."""
+
+    stem_bit_rate: int  # per second and channel
+    component_bit_rate: int
+    component_seconds: float  # how much of a component plays
+    n_players: int  # how many components, the loudest ones, have a sound
+
+
+def budget_for(seconds: float, n_channels: int, n_stems: int, n_components: int) -> Budget:
+    """The budget of an excerpt; where it is long, bit rates fall first.
+
+    Examples
+    --------
+    >>> budget_for(30, 2, 5, 32)
+    Budget(stem_bit_rate=48000, component_bit_rate=24000, component_seconds=10.0, n_players=32)
+    >>> budget_for(180, 2, 5, 32).component_seconds > 3
+    True
+    """
+    n_channels = n_channels if n_channels <= 2 else 1
+    pictures = PICTURE_BYTES * n_stems + COMPONENT_PICTURES_BYTES * n_components
+    n_bytes = (PAGE_BYTES - PAGE_ITSELF_BYTES - pictures) / BASE64
+    least, most = STEM_BIT_RATES
+    share = STEMS_SHARE if n_components else 1.0
+    rate = 8 * share * n_bytes / (seconds * n_stems * n_channels)
+    stem_rate = round(min(most, max(least, rate)))
+    left = max(0.0, n_bytes - stem_rate * seconds * n_stems * n_channels / 8)
+    seconds_left = min(MOST_SECONDS, 8 * left / COMPONENT_BIT_RATE)
+    n_players = min(n_components, int(seconds_left / min(LEAST_SECONDS, seconds)))
+    length = min(seconds, LONGEST_SECONDS, seconds_left / n_players) if n_players else 0.0
+    return Budget(stem_rate, COMPONENT_BIT_RATE, length, n_players)
+
 
 class EncodedSound:
     """A sound that is encoded as it comes: Ogg Opus, or FLAC where libsndfile is older than 1.1.
 
-    Parameters
-    ----------
-    sr : int
-        Sampling rate of the samples; Opus has its own, and they are resampled.
-    channels : int
-        More than two become one.
-    bit_rate : int
-        Per second and channel.
-    gain : float
-        Of all samples; full scale is 1, and what is beyond is clipped.
+    More than two channels become one, and samples beyond full scale are clipped. The bit rate is
+    per second and channel.
 
-    Attributes
-    ----------
-    media_type : str
-
-    Examples
-    --------
     >>> sound = EncodedSound(44100, 2)
     >>> for _ in range(10):
     ...     sound.write(np.zeros((4410, 2)))
@@ -133,7 +175,90 @@ def without_serial_number(ogg: bytes) -> bytes:
 
 def _next_checksum(checksum: int, byte: int) -> int:
     """The checksum of Ogg pages after one more byte: polynomial 0x04c11db7, highest bit first."""
-    checksum ^= byte << 24
+    return (checksum << 8) & 0xFFFFFFFF ^ _checksums()[checksum >> 24 ^ byte]
+
+
+@functools.cache
+def _checksums() -> list[int]:
+    """That of each byte alone."""
+    found = [byte << 24 for byte in range(256)]
     for _ in range(8):
-        checksum = (checksum << 1) ^ (0x104C11DB7 if checksum & 0x80000000 else 0)
-    return checksum
+        found = [(one << 1) ^ (0x104C11DB7 if one & 0x80000000 else 0) for one in found]
+    return found
+
+
+def component_sounds(
+    excerpt: ShownExcerpt,
+    sources: Sources,
+    powers: Array,
+    budget: Budget,
+    *,
+    gain: float,
+    compute: Compute | None = None,
+) -> dict[int, Sound]:
+    """The sounds of the loudest components by their index, as many as the budget allows.
+
+    `powers` of shape (n_columns, n_components) are those over equal spans of time.
+    """
+    players = np.argsort(-powers.sum(axis=0), kind="stable")[: budget.n_players].tolist()
+    masks = ComponentMasks(sources, sr=excerpt.sr, compute=compute)
+    seconds = excerpt.n_samples / excerpt.sr
+    n_windows = max(1, int(np.ceil(seconds / budget.component_seconds - 1e-9))) if players else 0
+    edges = np.linspace(0, excerpt.n_samples, n_windows + 1).round().astype(int)
+    sounds: dict[int, Sound] = {}
+    for window, players_there in enumerate(_loudest_windows(powers, players, n_windows)):
+        if players_there:
+            first, last = int(edges[window]), int(edges[window + 1])
+            with one_blas_thread():
+                found = _sounds(
+                    excerpt, masks, players_there, first, last, budget, gain,
+                    1 if compute is None else compute.n_threads,
+                )  # fmt: skip
+            sounds |= dict(zip(players_there, found, strict=True))
+    return sounds
+
+
+def _loudest_windows(powers: Array, players: Sequence[int], n_windows: int) -> list[list[int]]:
+    """The components that are loudest in each window of time."""
+    windows = np.minimum(np.arange(len(powers)) * n_windows // max(1, len(powers)), n_windows - 1)
+    loudest: list[list[int]] = [[] for _ in range(n_windows)]
+    for player in players:
+        sums = np.bincount(windows, weights=powers[:, player], minlength=n_windows)
+        loudest[int(sums.argmax())].append(player)
+    return loudest
+
+
+def _sounds(
+    excerpt: ShownExcerpt,
+    masks: ComponentMasks,
+    players: Sequence[int],
+    first: int,
+    last: int,
+    budget: Budget,
+    gain: float,
+    n_threads: int,
+) -> list[Sound]:
+    """In mono, which is half as much to encode."""
+    stft, sr = masks.stft, excerpt.sr
+    begin = max(0, first - stft.n_fft)
+    samples = excerpt.part(begin, min(excerpt.n_samples, last + stft.n_fft))
+    frames = stft.forward(samples)
+    encoded, mono = masks.encode(frames), _in_mono(frames)
+    inverse = masks.inverse_model(encoded.gains)
+
+    def sound_of(player: int) -> Sound:
+        heard = stft.inverse(masks.mask(encoded, player, inverse) * mono, len(samples))
+        sound = EncodedSound(sr, 1, bit_rate=budget.component_bit_rate, gain=gain)
+        sound.write(heard[first - begin : last - begin])
+        return Sound(sound.finish(), sound.media_type, first / sr, (last - first) / sr)
+
+    return list(each(sound_of, players, n_threads))
+
+
+def _in_mono(frames: Frames) -> Frames:
+    """The mean of the channels, or the first one where they would cancel each other."""
+    mono: Frames = frames.mean(axis=1)
+    is_lost = (
+        np.square(np.abs(mono)).sum() < 0.1 * np.square(np.abs(frames)).sum(axis=(0, 2)).mean()
+    )
+    return frames[:, 0] if is_lost else mono

@@ -1,10 +1,10 @@
 """Separation: a mixture in, its sources out."""
 
-from ondes.separation.grouping import group_components
-from ondes.separation.levels import StemLevels
-from ondes.separation.masks import source_masks
-from ondes.separation.separator import Separator, separate, separate_file
-from ondes.separation.sources import REST, Sources
+from ondes.models.adaptation import REST
+from ondes.models.masks import source_masks
+from ondes.models.sources import Sources
+from ondes.separation.discovery import group_components
+from ondes.separation.separator import Separator, StemLevels, separate, separate_file
 
 __all__ = [
     "REST",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -17,13 +19,13 @@ from numpy.typing import ArrayLike
 
 from ondes.atomic_file import atomic_path
 from ondes.errors import FileError, printable
-from ondes.signal.deferral import deferred_signals
 
-__all__ = ["AudioWriter", "write_audio"]
+__all__ = ["AudioWriter", "deferred_signals", "write_audio"]
 
 WRITABLE = {".wav": "WAV", ".flac": "FLAC", ".aiff": "AIFF", ".aif": "AIFF", ".rf64": "RF64"}
 SUBTYPES = {"FLAC": "PCM_24"}
 MAX_WAV_BYTES = 2**32 - 2**12
+NUMBERS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM") if hasattr(signal, name))
 
 
 class AudioWriter:
@@ -110,7 +112,10 @@ class AudioWriter:
         if self._format == "WAV" and self._n_bytes > MAX_WAV_BYTES:
             raise FileError(self.path, "exceeds the 4 GiB of a WAV file: choose .rf64 or .flac")
         if len(block):
-            self._peak = max(self._peak, float(block.max()), -float(block.min()))
+            lowest, highest = float(block.min()), float(block.max())
+            if not (lowest > -np.inf and highest < np.inf):  # nor for NaN
+                raise FileError(self.path, "is not written: its samples would not be finite")
+            self._peak = max(self._peak, highest, -lowest)
             with self._disk_errors(), deferred_signals():
                 self._file.write(block)
 
@@ -184,3 +189,38 @@ def write_audio(
 
 def _bytes_of(subtype: str) -> int:
     return {"PCM_S8": 1, "PCM_U8": 1, "PCM_16": 2, "PCM_24": 3, "DOUBLE": 8}.get(subtype, 4)
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Answer signals at the end of the block: libsndfile loses what its callbacks raise.
+
+    Ctrl-C inside such a callback would look like a disk that cannot be written to. In other threads
+    than the main one there is nothing to do, since handlers do not run there.
+
+    Examples
+    --------
+    >>> with contextlib.suppress(KeyboardInterrupt), deferred_signals():
+    ...     signal.raise_signal(signal.SIGINT)
+    ...     print("finished")
+    finished
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        waiting.append(number)
+
+    handlers = {number: signal.getsignal(number) for number in NUMBERS}
+    handlers = {number: each for number, each in handlers.items() if each is not None}
+    for number in handlers:
+        signal.signal(number, keep)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in waiting:
+            signal.raise_signal(number)

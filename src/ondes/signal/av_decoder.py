@@ -199,7 +199,7 @@ def _bounded_memory(n_bytes: int) -> Iterator[None]:
         yield
         return
     with _one_at_a_time:  # the limit applies to the whole process
-        set_limit(ctypes.c_size_t(2**23 + 10 * n_bytes))
+        set_limit(ctypes.c_size_t(min(FFMPEG_LIMIT, 2**23 + 10 * n_bytes)))
         try:
             yield
         finally:

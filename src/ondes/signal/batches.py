@@ -23,11 +23,11 @@ from ondes.rebatch import slices
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.finding import canonical_order
 from ondes.signal.frame_reader import FrameReader, Frames, HostFrameReader
-from ondes.signal.locations import Location, Part, RemotePath, as_location
+from ondes.signal.locations import Location, RemotePath, Span, as_location
 from ondes.signal.recordings import PathOrStream, RawFormat
-from ondes.signal.schedule import Position, Schedule
+from ondes.signal.schedule import Position, Schedule, Segment
 from ondes.signal.segment_reader import SegmentReader
-from ondes.signal.segments import Segment, survey
+from ondes.signal.survey import survey
 
 __all__ = ["MiniBatches", "Round", "Rounds", "frame_batches"]
 
@@ -158,7 +158,8 @@ class MiniBatches:
 
     Examples
     --------
-    >>> from ondes.signal.memory_reader import MemoryReader, describe
+    >>> from ondes.signal.segment_reader import MemoryReader
+    >>> from ondes.signal.survey import describe
     >>> from ondes.signal.stft import Stft
     >>> audio, arrays = AudioSettings(8000, Stft(64)), [np.ones(8000, np.float32)]
     >>> schedule = Schedule(describe(arrays, audio), audio, batch_size=100, round_size=200)
@@ -235,7 +236,7 @@ def frame_batches(
     [(8, 257), (8, 257), (1, 257)]
     """
     paths: list[PathOrStream]
-    if isinstance(recordings, (str, Path, RemotePath, Part)):
+    if isinstance(recordings, (str, Path, RemotePath, Span)):
         paths = [as_location(recordings)]
     elif hasattr(recordings, "read"):
         paths = [cast(BinaryIO, recordings)]

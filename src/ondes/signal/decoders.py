@@ -16,9 +16,8 @@ import soundfile
 from ondes.errors import FileError
 from ondes.signal import integrity, ogg, remote
 from ondes.signal.av_decoder import AvDecoder
-from ondes.signal.decoder import Decoder
-from ondes.signal.locations import Location, Part, RemotePath, as_location
-from ondes.signal.parts import PartDecoder
+from ondes.signal.decoder import Decoder, SpanDecoder
+from ondes.signal.locations import Location, RemotePath, Span, as_location
 from ondes.signal.pcm import PcmDecoder, RawFormat, standard_input
 from ondes.signal.soundfile_decoder import SoundFileDecoder, plain_reason
 
@@ -38,7 +37,7 @@ def open_decoder(
 
     Parameters
     ----------
-    recording : str, Path, RemotePath, Part or binary stream
+    recording : str, Path, RemotePath, Span or binary stream
         ``-`` is standard input.
     raw : RawFormat, optional
         The format of samples that have no header.
@@ -47,7 +46,7 @@ def open_decoder(
     """
     if isinstance(recording, str):
         recording = as_location(recording)
-    if isinstance(recording, Part):
+    if isinstance(recording, Span):
         return _open_part(recording, raw, is_known)
     if isinstance(recording, RemotePath):
         return _open_remote(recording, raw, is_known)
@@ -70,10 +69,10 @@ def open_decoder(
         raise FileError(recording, f"cannot be read ({error.strerror or error})") from error
 
 
-def _open_part(part: Part, raw: RawFormat | None, is_known: bool) -> Decoder:
+def _open_part(part: Span, raw: RawFormat | None, is_known: bool) -> Decoder:
     whole = open_decoder(part.path, raw, is_known)
     try:
-        return PartDecoder(whole, str(part), part.start, part.end)
+        return SpanDecoder(whole, str(part), part.start, part.end)
     except BaseException:
         whole.close()
         raise
@@ -124,7 +123,8 @@ def _open_file(name: str, source: Path | BinaryIO, file: BinaryIO, is_known: boo
     try:
         decoder = SoundFileDecoder(name, source)
     except soundfile.LibsndfileError as error:
-        if error.code not in (UNRECOGNISED, UNSUPPORTED_ENCODING):
+        is_damaged = error.code not in (UNRECOGNISED, UNSUPPORTED_ENCODING)
+        if is_damaged and not integrity.is_wav_of_another_encoding(file):
             raise FileError(name, f"is damaged ({plain_reason(error)})") from error
         if _has_pyav():
             return AvDecoder(name, source, file)
@@ -146,7 +146,7 @@ def _open_file(name: str, source: Path | BinaryIO, file: BinaryIO, is_known: boo
     except BaseException:
         decoder.close()
         raise
-    decoder.allow_seek_in_ogg(facts)
+    decoder.allow_seek_in_ogg(None if is_known else file, facts)
     if not isinstance(source, Path) and not is_known:
         decoder.rewind()
     return decoder

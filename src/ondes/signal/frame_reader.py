@@ -1,4 +1,4 @@
-"""Segments to frames, on the host; silent frames are left out."""
+"""Segments or blocks of samples to frames, on the host."""
 
 from __future__ import annotations
 
@@ -8,28 +8,32 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ondes.errors import FileError
 from ondes.rebatch import slices
-from ondes.signal.audio_settings import AudioSettings
-from ondes.signal.pcm import in_range, to_float
-from ondes.signal.segments import Segment
-from ondes.signal.silence import Loudest, is_active, loudest_of, merge
-from ondes.signal.stft import Stft
+from ondes.signal.audio_settings import AudioSettings, Loudest, is_active, loudest_of, merge
+from ondes.signal.pcm import MAX_PEAK, MIN_PEAK, in_range, to_float
+from ondes.signal.schedule import Segment
+from ondes.signal.stft import Frames as Spectra
+from ondes.signal.stft import mean_power
 
 __all__ = [
     "FrameBuffer",
     "FrameReader",
+    "Frames",
     "FramesRead",
     "HostFrameReader",
     "SampleReader",
+    "active_frames",
     "add_frames",
+    "spectral_frames",
 ]
 
 Frames = NDArray[np.float32]
 
 FRAMES_MOVED_AT_ONCE = 256
+FRAMES_AT_ONCE = 4096
 
 
 class SampleReader(Protocol):
@@ -87,7 +91,8 @@ class HostFrameReader:
 
     Examples
     --------
-    >>> from ondes.signal.memory_reader import MemoryReader
+    >>> from ondes.signal.segment_reader import MemoryReader
+    >>> from ondes.signal.stft import Stft
     >>> audio = AudioSettings(8000, Stft(64))
     >>> sound = np.r_[np.zeros(4000), np.ones(4000)].astype(np.float32)
     >>> reader = HostFrameReader(MemoryReader([sound], audio.stft), audio)
@@ -102,7 +107,7 @@ class HostFrameReader:
     def read(self, segments: Sequence[Segment], loudest: Loudest) -> FramesRead:
         """Read segments; `loudest` is what is known of their recordings so far."""
         top_db = self._audio.top_db
-        buffer = FrameBuffer(self._audio.stft, sum(each.n_frames for each in segments))
+        buffer = FrameBuffer(self._audio, sum(each.n_frames for each in segments))
         loudest, n_read = dict(loudest), 0
         samples = self._reader.read(segments)
         for file, of_file in itertools.groupby(samples, key=lambda pair: pair[0]):
@@ -136,14 +141,14 @@ class FrameBuffer:
 
     Parameters
     ----------
-    stft : Stft
+    audio : AudioSettings
     n_expected : int
         Frames to make room for.
     """
 
-    def __init__(self, stft: Stft, n_expected: int) -> None:
-        self._stft, self._n = stft, 0
-        self._room: Frames = np.empty((n_expected, stft.n_bins), np.float32)
+    def __init__(self, audio: AudioSettings, n_expected: int) -> None:
+        self._stft, self._n = audio.stft, 0
+        self._room: Frames = np.empty((n_expected, audio.n_bins), np.float32)
 
     def __len__(self) -> int:
         return self._n
@@ -170,7 +175,8 @@ class FrameBuffer:
         """
         end = self._n + len(self._stft.windows(samples))
         if end > len(self._room):
-            room = np.empty((max(end, 3 * len(self._room) // 2), self._stft.n_bins), np.float32)
+            n_rows, n_bins = self._room.shape
+            room = np.empty((max(end, 3 * n_rows // 2), n_bins), np.float32)
             room[: self._n] = self.frames
             self._room = room
         added = self._stft.power_within(to_float(samples), self._room[self._n : end])
@@ -186,3 +192,92 @@ class FrameBuffer:
             kept = self._room[first:n][rows][is_kept[rows]]
             self._room[self._n : self._n + len(kept)] = kept
             self._n += len(kept)
+
+
+def spectral_frames(
+    blocks: Iterable[ArrayLike], audio: AudioSettings
+) -> Iterator[NDArray[np.float32]]:
+    """Power or magnitude of a recording, frame by frame, at constant memory.
+
+    Parameters
+    ----------
+    blocks : iterable of arrays of shape (n,) or (n, n_channels)
+        At the sampling rate of `audio`, for example from `ondes.signal.recordings.open_blocks`.
+    audio : AudioSettings
+
+    Yields
+    ------
+    float32 array of shape (n_frames, n_bins), silent frames included
+        float64 where float32 is too narrow: samples of 1e25, say.
+
+    Examples
+    --------
+    >>> from ondes.signal.stft import Stft
+    >>> audio = AudioSettings(8000, Stft(8))
+    >>> [frames.shape for frames in spectral_frames([np.ones(6), np.ones(6)], audio)]
+    [(1, 5), (2, 5), (1, 5)]
+    """
+    for power, exponents in _power_frames(blocks, audio):
+        frames = audio.from_power(power, out=power)
+        if exponents.any():
+            scale = exponents if audio.spectrum == "magnitude" else 2 * exponents
+            frames = np.ldexp(frames.astype(np.float64), scale[:, None])
+        yield frames
+
+
+def active_frames(
+    blocks: Iterable[ArrayLike], audio: AudioSettings
+) -> Iterator[NDArray[np.float32]]:
+    """The same without silent frames, where the loudest frame so far decides.
+
+    Yields
+    ------
+    float32 array of shape (n_frames, n_bins), at least one frame
+        Where float32 is too narrow, a frame is on another scale, which no divergence from a
+        dictionary depends on.
+
+    Examples
+    --------
+    >>> from ondes.signal.stft import Stft
+    >>> samples = np.r_[np.ones(8), np.zeros(80)]
+    >>> sum(map(len, active_frames([samples], AudioSettings(8000, Stft(8)))))
+    3
+    """
+    loudest: Loudest = {}
+    for power, exponents in _power_frames(blocks, audio):
+        energies = power.sum(axis=1)
+        if exponents.any():
+            energies = np.ldexp(energies.astype(np.float64), 2 * exponents)
+        loudest = merge(loudest, loudest_of(energies, 0))
+        active = power[energies > 0]
+        if audio.top_db is not None and len(power):
+            active = power[is_active(energies, 0, loudest, audio.top_db)]
+        if len(active):
+            yield audio.from_power(active, out=active)
+
+
+def _power_frames(blocks: Iterable[ArrayLike], audio: AudioSettings) -> Iterator[_PowerFrames]:
+    stft, stream = audio.stft, None
+    for block in map(np.asarray, blocks):
+        if stream is None:
+            stream = stft.stream(block.shape[1] if block.ndim == 2 else None)
+        for rows in slices(len(block), FRAMES_AT_ONCE * stft.hop_length):
+            yield _power_in_range(stream.push(block[rows])[..., : audio.n_bins])
+    if stream is not None:
+        yield _power_in_range(stream.flush()[..., : audio.n_bins])
+
+
+_PowerFrames = tuple[NDArray[np.float32], NDArray[np.intc]]
+
+
+def _power_in_range(spectra: Spectra) -> _PowerFrames:
+    """Mean power, where each frame was divided by two to some power so that float32 can hold it."""
+    parts = np.ascontiguousarray(spectra).view(np.float32)
+    axes = tuple(range(1, parts.ndim))
+    peaks = np.maximum(parts.max(axis=axes, initial=0), -parts.min(axis=axes, initial=0))
+    is_far = (peaks > 0) & ~((peaks >= MIN_PEAK) & (peaks <= MAX_PEAK))
+    exponents = np.where(is_far, np.frexp(peaks)[1], 0).astype(np.intc)
+    if exponents.any():
+        scaled = np.ldexp(parts, -exponents.reshape(-1, *(1 for _ in axes)))
+        spectra = scaled.view(np.complex64)
+    return mean_power(spectra), exponents

@@ -20,6 +20,7 @@ __all__ = [
     "is_length_known",
     "is_mpeg",
     "is_truncated",
+    "is_wav_of_another_encoding",
     "mp3_has_length",
     "mp3_n_samples",
 ]
@@ -28,6 +29,7 @@ Order = Literal["little", "big"]
 
 MIN_SR, MAX_SR, MAX_CHANNELS = 100, 10**7, 128
 MAX_CAF_CHUNKS = 1000
+OTHER_WAV_ENCODINGS = (0x0050, 0x0055, 0x0160, 0x0161, 0x028F, 0x2000)  # of which FFmpeg reads some
 DUMP_HEADER, DUMP_PACKET = 21, 127  # bytes
 # FLAC of digital silence comes nearest to this: 65535 samples in a frame of 13 bytes. The smallest
 # frames of MP3 have 12 samples per byte.
@@ -102,6 +104,14 @@ def is_truncated(file: BinaryIO) -> bool:
     if magic == b"riff":
         return int.from_bytes(file.read(24)[16:], "little") > size
     return False
+
+
+def is_wav_of_another_encoding(file: BinaryIO) -> bool:
+    """Whether the samples of a WAV are of a kind that libsndfile takes for damage: G.722, say."""
+    file.seek(0)
+    head = file.read(22)
+    is_wav = head[:4] == b"RIFF" and head[8:16] == b"WAVEfmt "
+    return is_wav and int.from_bytes(head[20:22], "little") in OTHER_WAV_ENCODINGS
 
 
 def is_length_known(length: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -11,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["Location", "Part", "RemotePath", "as_location", "is_location", "with_span"]
+__all__ = ["Location", "RemotePath", "Span", "as_location", "is_location", "with_span"]
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters, or C:// would be one
 _SECRETS = re.compile(r"^([a-z0-9+.-]+://)[^/@]*@|\?.*$", re.IGNORECASE)
@@ -43,7 +44,8 @@ class RemotePath:
     def _path(self) -> PurePosixPath:
         first = self.url.split("::")[0]
         if first.lower().startswith(("http://", "https://")):
-            return PurePosixPath(unquote(urlsplit(first).path))
+            with contextlib.suppress(ValueError):  # of a malformed one, which cannot be opened
+                return PurePosixPath(unquote(urlsplit(first).path))
         return PurePosixPath("/" + first.partition("://")[2])
 
     @property
@@ -76,7 +78,7 @@ class RemotePath:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Span:
     """A part of a recording, from one time to another, which is then a recording by itself.
 
     Parameters
@@ -87,7 +89,7 @@ class Part:
 
     Examples
     --------
-    >>> part = Part(Path("song.wav"), 10, 20.5)
+    >>> part = Span(Path("song.wav"), 10, 20.5)
     >>> str(part), part.stem
     ('song.wav#t=10,20.5', 'song 10-20.5')
     """
@@ -131,23 +133,23 @@ class Part:
         """The folder of the recording."""
         return self.path.parent
 
-    def resolve(self) -> Part:
+    def resolve(self) -> Span:
         """The same part under an absolute path without links."""
-        return Part(self.path.resolve(), self.start, self.end)
+        return Span(self.path.resolve(), self.start, self.end)
 
-    def absolute(self) -> Part:
+    def absolute(self) -> Span:
         """The same part under an absolute path."""
-        return Part(self.path.absolute(), self.start, self.end)
+        return Span(self.path.absolute(), self.start, self.end)
 
 
-Location = Path | RemotePath | Part
+Location = Path | RemotePath | Span
 
 Other = TypeVar("Other")
 
 
 def is_location(recording: object) -> bool:
     """Whether a recording is given by its place, rather than as a stream."""
-    return isinstance(recording, (str, Path, RemotePath, Part))
+    return isinstance(recording, (str, Path, RemotePath, Span))
 
 
 def as_location(given: str | Location, folder: Path | None = None) -> Location:
@@ -155,7 +157,7 @@ def as_location(given: str | Location, folder: Path | None = None) -> Location:
 
     Parameters
     ----------
-    given : str, Path, RemotePath or Part
+    given : str, Path, RemotePath or Span
     folder : Path, optional
         Where a relative path in a string begins; the current folder if not given.
 
@@ -180,7 +182,7 @@ def with_span(
 
     Examples
     --------
-    >>> [str(each) for each in with_span([Path("a.wav"), Part(Path("b.wav"), 5, 9)], 2, 10)]
+    >>> [str(each) for each in with_span([Path("a.wav"), Span(Path("b.wav"), 5, 9)], 2, 10)]
     ['a.wav#t=2,10', 'b.wav#t=7,9']
     """
     if not start and end is None:
@@ -189,9 +191,9 @@ def with_span(
 
 
 def _cut(given: Location | Other, start: float, end: float | None) -> Location | Other:
-    if isinstance(given, Part):
+    if isinstance(given, Span):
         ends = [each for each in (given.end, None if end is None else given.start + end) if each]
-        return Part(given.path, given.start + start, min(ends, default=None))
+        return Span(given.path, given.start + start, min(ends, default=None))
     if isinstance(given, (Path, RemotePath)) and str(given) != "-":
-        return Part(given, start, end)
+        return Span(given, start, end)
     return given

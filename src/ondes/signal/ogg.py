@@ -8,18 +8,22 @@ that it finds there follows, to the sample, where it is.
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
-__all__ = ["EnteredOgg", "OggFacts", "enter_vorbis", "examine", "examine_end"]
+__all__ = ["EnteredOgg", "OggFacts", "can_enter_vorbis", "enter_vorbis", "examine", "examine_end"]
 
 HEADER = struct.Struct("<4sxBqII4xB")  # the mark of a page, flags, granule, serial, number, lengths
 HEADER_BYTES, MAX_PAGE_BYTES = 27, 27 + 255 + 255 * 255
 MAX_PAGE_HEADER_BYTES = 27 + 255 + 1  # and the first byte of the body
 CONTINUED, BEGINS, ENDS = 1, 2, 4  # flags of a page
+CHECKSUM_AT = 22  # in the header of a page
+REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 N_VORBIS_HEADERS = 3
 KEPT_BYTES, READ_AT_ONCE = 2**16, 2**18
 MAX_HEADER_PAGES = 1000  # a cover picture may take hundreds
@@ -164,33 +168,62 @@ def enter_vorbis(file: BinaryIO, sample: int, n_samples: int) -> EnteredOgg | No
     Parameters
     ----------
     file : binary file
-        Of a stream of one part, without gaps.
+        Of a stream of one part, without gaps, that `can_enter_vorbis`.
     sample : int
     n_samples : int
         That a decoder finds in the whole file.
     """
-    end_of_headers = n_headers = 0
-    for number, page in enumerate(_pages(file, 0)):
-        n_headers += page.n_ended
-        end_of_headers, serial = page.end, page.serial
-        if n_headers >= N_VORBIS_HEADERS or number > MAX_HEADER_PAGES:
-            break
-    size = _size(file)
-    if n_headers != N_VORBIS_HEADERS:  # sound on the page of the headers, or no Vorbis
+    if (found := _vorbis_headers(file)) is None:
         return None
-    last = None
-    for page in _found_pages(file, max(end_of_headers, size - MAX_PAGE_BYTES), size, serial):
+    (headers, first), size, last = found, _size(file), None
+    serial = HEADER.unpack_from(headers)[3]
+    for page in _found_pages(file, max(first, size - MAX_PAGE_BYTES), size, serial):
         last = page
     if last is None:
         return None
     wanted = sample + last.granule - n_samples - VORBIS_RUN_IN
     if wanted <= 0:
         return None
-    place = _after_granule(file, end_of_headers, last, wanted)
-    if place == end_of_headers:
-        return None
-    file.seek(0)
-    return EnteredOgg(file, file.read(end_of_headers), place)
+    place = _after_granule(file, first, last, wanted)
+    return None if place == first else EnteredOgg(file, headers, place)
+
+
+def can_enter_vorbis(file: BinaryIO) -> bool:
+    """Whether the headers of a Vorbis stream are where they belong; the position is moved."""
+    return _vorbis_headers(file) is not None
+
+
+def _vorbis_headers(file: BinaryIO) -> tuple[bytes, int] | None:
+    """The pages of the headers, without sound on the last one, and where that page ends."""
+    n_headers = 0
+    for page in itertools.islice(_pages(file, 0), MAX_HEADER_PAGES):
+        n_headers += page.n_ended
+        if n_headers >= N_VORBIS_HEADERS:
+            file.seek(0)
+            before, last = file.read(page.start), file.read(page.end - page.start)
+            kept = page.n_ended - (n_headers - N_VORBIS_HEADERS)
+            return before + _first_packets(last, kept), page.end
+    return None
+
+
+def _first_packets(page: bytes, n_packets: int) -> bytes:
+    """A page with its first packets alone."""
+    body = HEADER_BYTES + page[HEADER_BYTES - 1]
+    lengths = page[HEADER_BYTES:body]
+    n_kept = [number for number, length in enumerate(lengths, 1) if length < 255][n_packets - 1]
+    if n_kept == len(lengths):
+        return page
+    sound = body + sum(lengths[:n_kept])
+    head = page[:CHECKSUM_AT] + bytes(4) + page[CHECKSUM_AT + 4 : HEADER_BYTES - 1]
+    shorter = head + bytes([n_kept]) + lengths[:n_kept] + page[body:sound]
+    checksum = _checksum(shorter).to_bytes(4, "little")
+    return shorter[:CHECKSUM_AT] + checksum + shorter[CHECKSUM_AT + 4 :]
+
+
+def _checksum(page: bytes) -> int:
+    """Ogg's, which is that of zlib with the bits of each byte and of the result reversed."""
+    reversed_bits = zlib.crc32(page.translate(REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
+    return int(f"{reversed_bits:032b}"[::-1], 2)
 
 
 def _after_granule(file: BinaryIO, first: int, last: _Page, wanted: int) -> int:

@@ -15,20 +15,21 @@ from ondes.errors import FileError
 from ondes.rebatch import rebatch
 from ondes.signal.decoders import Decoder, open_decoder
 from ondes.signal.finding import canonical_order, find_recordings
-from ondes.signal.locations import Location, Part, RemotePath, as_location, is_location
+from ondes.signal.locations import Location, RemotePath, Span, as_location, is_location
 from ondes.signal.pcm import RawFormat
 
 __all__ = [
     "AudioBlocks",
     "AudioInfo",
     "Location",
-    "Part",
     "PathOrStream",
     "RawFormat",
     "RemotePath",
+    "Span",
     "canonical_order",
     "find_recordings",
     "open_blocks",
+    "open_span",
     "probe",
     "read",
 ]
@@ -45,7 +46,7 @@ class AudioInfo:
 
     Attributes
     ----------
-    path : Path, RemotePath or Part
+    path : Path, RemotePath or Span
     sr : int
         Samples per second.
     channels : int
@@ -75,7 +76,7 @@ def probe(path: str | Location, raw: RawFormat | None = None) -> AudioInfo:
 
     Parameters
     ----------
-    path : str, Path, RemotePath or Part
+    path : str, Path, RemotePath or Span
     raw : RawFormat, optional
         The format of samples that have no header.
 
@@ -110,7 +111,9 @@ class AudioBlocks:
         Sampling rate of the blocks.
     channels : int
     n_samples : int or None
-        Samples in each channel at `sr` from the beginning, None where unknown.
+        Samples of each channel at `sr` that the blocks have, None where unknown.
+    n_samples_total : int or None
+        The same of the whole recording.
     """
 
     def __init__(
@@ -123,16 +126,15 @@ class AudioBlocks:
         start: int,
         is_start_exact: bool,
     ) -> None:
-        self._decoder, self._name = decoder, name
+        self._decoder, self._name, self._block_size = decoder, name, block_size
+        self._blocks: Iterator[Samples]
         self._is_start_exact = is_start_exact
         self._n_read = 0
         self.sr = decoder.sr if sr is None else sr
         self.channels = decoder.channels
         n = decoder.n_samples
-        self.n_samples = None if n is None else round(n * self.sr / decoder.sr)
-        self._blocks = self._from(start)
-        if block_size is not None:
-            self._blocks = _in_blocks_of(block_size, self._blocks)
+        self.n_samples_total = None if n is None else round(n * self.sr / decoder.sr)
+        self._set_span(start, None)
 
     def __iter__(self) -> Iterator[Samples]:
         return self
@@ -146,20 +148,45 @@ class AudioBlocks:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def cut(self, first: int, last: int | None) -> None:
+        """Give the samples from `first` to before `last` alone; call it before anything is read."""
+        self._set_span(first, last)
+        if first:
+            self._blocks = self._not_empty(self._blocks, first)
+
     def close(self) -> None:
         """Release the recording; no block comes after."""
         self._blocks = iter(())
         self._decoder.close()
 
-    def _from(self, start: int) -> Iterator[Samples]:
-        """Samples from `start` on, at the output rate, as they are decoded."""
-        to_skip, is_native = start, self.sr == self._decoder.sr
+    def _set_span(self, first: int, last: int | None) -> None:
+        ends = [each for each in (last, self.n_samples_total) if each is not None]
+        is_known = self.n_samples_total is not None
+        self.n_samples = max(0, min(ends) - first) if is_known else None
+        self._blocks = self._between(first, math.inf if last is None else last)
+        if self._block_size is not None:
+            self._blocks = _in_blocks_of(self._block_size, self._blocks)
+
+    def _not_empty(self, blocks: Iterator[Samples], first: int) -> Iterator[Samples]:
+        is_empty = True
+        for block in blocks:
+            is_empty = False
+            yield block
+        if is_empty:
+            raise FileError(self._name, f"ends before {first / self.sr:g} s")
+
+    def _between(self, start: int, stop: float) -> Iterator[Samples]:
+        """Samples of a span at the output rate, as they are decoded."""
+        to_skip, n_left, is_native = start, stop - start, self.sr == self._decoder.sr
         if start and self._decoder.is_seek_exact and (is_native or not self._is_start_exact):
             to_skip -= self._seek(start)
         for block in self._decoded() if is_native else self._resampled():
-            if len(block) > to_skip:  # a decoder's buffer is written to again
-                yield block[to_skip:].copy() if is_native else block[to_skip:]
-            to_skip = max(0, to_skip - len(block))
+            wanted = block[to_skip : None if n_left >= len(block) else to_skip + int(n_left)]
+            to_skip, n_left = max(0, to_skip - len(block)), n_left - len(wanted)
+            if len(wanted):  # a decoder's buffer is written to again
+                yield wanted.copy() if is_native else wanted
+            if not n_left:
+                return
 
     def _seek(self, start: int) -> int:
         """Go near a sample, where the resampler's phase is zero again; returns where that is."""
@@ -218,7 +245,7 @@ def open_blocks(
 
     Parameters
     ----------
-    recording : str, Path, RemotePath, Part or binary stream
+    recording : str, Path, RemotePath, Span or binary stream
         A file; ``-`` for standard input; a pipe. Pipes and streams carry WAV or `raw` samples.
     sr : int, optional
         Sampling rate of the blocks, the recording's own if not given.
@@ -266,6 +293,45 @@ def open_blocks(
         start=start,
         is_start_exact=is_start_exact,
     )
+
+
+def open_span(
+    recording: PathOrStream,
+    *,
+    start: float = 0.0,
+    end: float | None = None,
+    sr: int | None = None,
+    block_size: int = 65536,
+    raw: RawFormat | None = None,
+) -> AudioBlocks:
+    """Open the span of a recording from one time to another, as `open_blocks` does.
+
+    Parameters
+    ----------
+    recording, sr, block_size, raw
+        As in `open_blocks`; a stream is read from its beginning.
+    start, end : float
+        In seconds; without `end`, up to the end of the recording.
+
+    Raises
+    ------
+    FileError
+        As in `open_blocks`; also where the recording ends before `start`.
+
+    Examples
+    --------
+    >>> import io
+    >>> stream, raw = io.BytesIO(bytes(32000)), RawFormat(8000)
+    >>> with open_span(stream, start=0.5, end=0.75, raw=raw) as blocks:
+    ...     sum(map(len, blocks))
+    2000
+    """
+    if not 0 <= start < math.inf or not (end is None or start < end < math.inf):
+        raise ValueError(f"start={start!r} must be 0 or more, and end={end!r} after it.")
+    blocks = open_blocks(recording, sr=sr, block_size=block_size, raw=raw)
+    first = round(start * blocks.sr)
+    blocks.cut(first, None if end is None else max(first + 1, round(end * blocks.sr)))
+    return blocks
 
 
 def read(

@@ -1,12 +1,14 @@
 """Recordings at URLs: read in ranges, kept in a small cache, asked for again where that may help.
 
-Needs fsspec, and for some stores a package of their own.
+Needs fsspec, and for some stores a package of their own. A web server is not trusted: no more is
+read than was asked for, and no message says what it, or the address, says: that may hold a key.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import time
 import zlib
 from collections import OrderedDict
@@ -30,6 +32,8 @@ N_ATTEMPTS = 6
 FIRST_WAIT_S = 0.1  # doubled after every attempt
 MAX_KNOWN = 4096  # files whose size is remembered
 MAX_ARCHIVES = 16  # that stay open
+DEADLINE_S = 60.0  # for one answer, and for all attempts to get it together
+MAX_ANSWER_BYTES = 2**26  # of a web server, to what is not a range: the page of a folder
 
 PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), "s3fs"),
@@ -40,8 +44,16 @@ PACKAGES = {
     "hf": "huggingface_hub",
     "webdav": "webdav4",
 }
+SAID = {
+    "TooManyRedirects": "its server redirects without end",
+    "InvalidURL": "this is no address",
+    "ClientSSLError": "its server has no valid certificate",
+}
 # Not those that run code, name further files in their content, or write copies to a disk.
 PROTOCOLS = {*PACKAGES, "zip", "tar", "ftp", "smb", "hdfs", "memory"}
+
+RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/")
 
 Result = TypeVar("Result")
 
@@ -240,7 +252,7 @@ def _as_url(path: RemotePath, system: Any, name: str) -> RemotePath:
 def _system(path: RemotePath) -> tuple[Any, str]:
     """The file system of a URL, and the path in it."""
     try:
-        from fsspec.core import url_to_fs
+        import fsspec.core  # noqa: F401
     except ImportError as error:
         raise FileError(path, "a URL needs fsspec: pip install 'ondes[remote]'") from error
     *links, last = path.url.split("::")
@@ -253,22 +265,91 @@ def _system(path: RemotePath) -> tuple[Any, str]:
         first, _, archive = path.url.partition("::")
         if archive:
             return _archive(f"{first.partition('://')[0]}://::{archive}"), first.partition("://")[2]
-        system, inner = url_to_fs(path.url)
+        return _opened_system(path.url)
     except ImportError as error:
         protocols = [link.partition("://")[0].lower() for link in path.url.split("::")]
         missing = " ".join(sorted({PACKAGES[each] for each in protocols if each in PACKAGES}))
         raise FileError(path, f"needs another package: pip install {missing}") from error
     except Exception as error:  # each store has its own
-        raise FileError(path, f"cannot be opened ({_reason(error)})") from error
-    return system, inner
+        raise FileError(path, f"cannot be opened ({_reason(error)})") from None
 
 
 @lru_cache(maxsize=MAX_ARCHIVES)
 def _archive(url: str) -> Any:
     """An archive, whose list of contents is read once; it is closed when nobody has it any more."""
+    return _opened_system(url)[0]
+
+
+def _opened_system(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
 
-    return url_to_fs(url)[0]
+    found = {link.partition("://")[0].lower() for link in url.split("::")}
+    system, inner = url_to_fs(
+        url, **{each: {"get_client": _client} for each in ("http", "https") if each in found}
+    )
+    return system, str(inner)
+
+
+async def _client(**options: Any) -> Any:
+    """A session with web servers that reads no more than was asked for."""
+    import aiohttp
+
+    return aiohttp.ClientSession(
+        response_class=_checked_response(),
+        auto_decompress=False,
+        headers={"Accept-Encoding": "identity"},
+        timeout=aiohttp.ClientTimeout(total=DEADLINE_S),
+        **options,
+    )
+
+
+class _WrongAnswerError(OSError):
+    """A web server's answer that is not one to the question; its text is ours."""
+
+
+@lru_cache(maxsize=1)
+def _checked_response() -> Any:
+    from aiohttp import ClientResponse
+
+    class CheckedResponse(ClientResponse):
+        async def start(self, connection: Any) -> Any:
+            await super().start(connection)
+            try:
+                self._check()
+            except _WrongAnswerError:
+                self.close()
+                raise
+            return self
+
+        async def read(self) -> bytes:
+            if self._body is None:
+                first, end = self._asked() or (0, MAX_ANSWER_BYTES)
+                body = bytearray()
+                async for chunk in self.content.iter_chunked(2**16):
+                    body += chunk
+                    if len(body) > end - first:
+                        self.close()
+                        raise _WrongAnswerError("its server sends more than was asked for")
+                self._body = bytes(body)
+            answer: bytes = await super().read()
+            return answer
+
+        def _asked(self) -> tuple[int, int] | None:
+            asked = RANGE.fullmatch(self.request_info.headers.get("Range", ""))
+            return None if asked is None else (int(asked[1]), int(asked[2]) + 1)
+
+        def _check(self) -> None:
+            if self.headers.get("Content-Encoding", "identity") not in ("identity", ""):
+                raise _WrongAnswerError("its server sends compressed data, which was not asked for")
+            if (asked := self._asked()) is None or self.status not in (200, 206):
+                return
+            given = CONTENT_RANGE.match(self.headers.get("Content-Range", ""))
+            if self.status == 200 and asked[0] == 0:
+                return
+            if given is None or int(given[1]) != asked[0] or int(given[2]) >= asked[1]:
+                raise _WrongAnswerError("its server sends another range than was asked for")
+
+    return CheckedResponse
 
 
 @lru_cache(maxsize=MAX_KNOWN)
@@ -298,6 +379,7 @@ def _opened(path: RemotePath, size: int) -> Any:
 
 def _retried(path: RemotePath, call: Callable[[], Result]) -> Result:
     """The result of a request, repeated after a while where another attempt may succeed."""
+    end = time.monotonic() + DEADLINE_S
     for attempt in range(N_ATTEMPTS):
         try:
             return call()
@@ -306,10 +388,11 @@ def _retried(path: RemotePath, call: Callable[[], Result]) -> Result:
         except Exception as found:  # each store has its own
             error = _cause(found)
             if _is_missing(error):
-                raise FileError(path, "was not found on its server") from error
-            if attempt == N_ATTEMPTS - 1 or _is_final(error):
+                raise FileError(path, "was not found on its server") from None
+            is_over = attempt == N_ATTEMPTS - 1 or time.monotonic() > end
+            if is_over or _is_final(error):
                 reason = f"cannot be read ({_reason(error)}); check the address and the connection"
-                raise FileError(path, reason) from error
+                raise FileError(path, reason) from None
         time.sleep(FIRST_WAIT_S * 2**attempt)
     raise AssertionError
 
@@ -328,8 +411,22 @@ def _is_final(error: Exception) -> bool:
     """Whether the same request would fail again: not allowed, or nothing that can be asked for."""
     status = getattr(error, "status", None)
     is_refused = isinstance(status, int) and 400 <= status < 500 and status not in (408, 429)
-    return is_refused or isinstance(error, (PermissionError, NotImplementedError, ImportError))
+    kinds = (PermissionError, NotImplementedError, ImportError, _WrongAnswerError)
+    return is_refused or isinstance(error, kinds)
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    """What went wrong, in our words: those of a library may quote the address, and so a key."""
+    if isinstance(error, _WrongAnswerError):
+        return str(error)
+    if isinstance(error, TimeoutError):
+        return f"its server does not answer within {DEADLINE_S:g} s"
+    names = {each.__name__ for each in type(error).__mro__}
+    for name in names & SAID.keys():
+        return SAID[name]
+    status = getattr(error, "status", None)
+    if isinstance(status, int):
+        return f"its server answers with status {status}"
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"{type(error).__name__}: {os.strerror(error.errno)}"
+    return type(error).__name__

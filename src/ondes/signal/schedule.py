@@ -1,4 +1,8 @@
-"""The order in which recordings are read, and the position in it.
+"""The order in which recordings are read, in segments, and the position in it.
+
+The dictionary remembers its last frames best, so these must be a fair sample of all there are. A
+pass therefore goes through short segments of all recordings in one random order, rather than
+through one recording after the other.
 
 Work goes in rounds: the frames of some segments, mixed by a generator seeded with (random state,
 pass, round) and cut into batches. Where a round starts is a few numbers, so an interrupted run
@@ -8,24 +12,31 @@ continues by reading that round again: no frame is ever stored.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.signal.audio_settings import AudioSettings
-from ondes.signal.inventory import INVALID, Inventory, check_same, take_inventory, vector
-from ondes.signal.segments import PassOrder, Recording, Segment
-from ondes.signal.silence import Loudest
+from ondes.signal.audio_settings import AudioSettings, Loudest
+from ondes.signal.survey import INVALID, Recording, SavedFacts, check_same, facts_of, vector
 
 __all__ = ["Position", "Schedule"]
 
 MAX_COUNT = 2**53  # of anything in a position
+
+
+class Segment(NamedTuple):
+    """Frames `first` to `first + n_frames` of the recording number `file`."""
+
+    file: int
+    first: int
+    n_frames: int
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,78 @@ class Position:
 COUNTS = tuple(each.name for each in fields(Position) if each.name != "loudest")
 
 
+class PassOrder:
+    """The segments of one pass in the order they are read, and the rounds they make.
+
+    Seekable recordings are cut and mixed freely. The others are put in `n_open` queues, each of
+    which is read from its beginning to its end; their segments stand at random places among all,
+    in this order. Recordings of unknown length are not part of the order: they come after it.
+
+    Parameters
+    ----------
+    recordings : sequence of Recording
+    generator : numpy.random.Generator
+        Decides the order.
+    segment_size : int
+        Frames in a segment, about.
+    round_size : int
+        Frames in a round, about: it ends with the segment that fills it.
+    n_open : int
+        Queues.
+
+    Attributes
+    ----------
+    unmeasured : list of int
+        The recordings of unknown length, in the order they are read.
+    """
+
+    def __init__(
+        self,
+        recordings: Sequence[Recording],
+        generator: np.random.Generator,
+        *,
+        segment_size: int,
+        round_size: int,
+        n_open: int,
+    ) -> None:
+        files = [int(file) for file in generator.permutation(len(recordings))]
+        self.unmeasured = [file for file in files if recordings[file].n_frames is None]
+        measured = [file for file in files if recordings[file].n_frames]
+        seekable = [file for file in measured if recordings[file].seekable]
+        others = [file for file in measured if not recordings[file].seekable]
+        queues = [others[n::n_open] for n in range(min(n_open, len(others)))]
+
+        cuts = [_cut(part, recordings, segment_size) for part in (seekable, *queues)]
+        segments = np.concatenate(cuts)
+        places = generator.permutation(len(segments))
+        for start, end in itertools.pairwise(np.cumsum([len(cut) for cut in cuts])):
+            places[start:end].sort()
+        self._segments = segments[np.argsort(places)]
+        ends = np.cumsum(self._segments[:, 2])
+        rounds = (ends - self._segments[:, 2]) // round_size
+        self._starts = np.append(np.flatnonzero(np.diff(rounds, prepend=-1)), len(segments))
+
+    @property
+    def n_rounds(self) -> int:
+        """Number of rounds of recordings of known length."""
+        return len(self._starts) - 1
+
+    def segments(self, n_round: int) -> list[Segment]:
+        """The segments of a round, in the order of the recordings."""
+        rows = self._segments[self._starts[n_round] : self._starts[n_round + 1]]
+        return sorted(Segment(*map(int, row)) for row in rows)
+
+
+def _cut(files: list[int], recordings: Sequence[Recording], segment_size: int) -> NDArray[np.int64]:
+    """Segments of nearly equal length, as rows of file, first frame and number of frames."""
+    n_frames = np.array([recordings[file].n_frames for file in files], np.int64)
+    n_segments = np.maximum(1, np.rint(n_frames / segment_size).astype(np.int64))
+    of_file = np.repeat(np.arange(len(files)), n_segments)
+    number = np.arange(len(of_file)) - np.repeat(np.cumsum(n_segments) - n_segments, n_segments)
+    first, end = ((number + n) * n_frames[of_file] // n_segments[of_file] for n in (0, 1))
+    return np.stack([np.array(files, np.int64)[of_file], first, end - first], axis=1)
+
+
 class Schedule:
     """Which segments are read in which order, and the current position.
 
@@ -68,7 +151,7 @@ class Schedule:
     Parameters
     ----------
     recordings : sequence of Recording
-        From `ondes.signal.segments.survey` or `ondes.signal.memory_reader.describe`.
+        From `ondes.signal.survey.survey` or `ondes.signal.survey.describe`.
     audio : AudioSettings
     batch_size : int
         Frames in a batch.
@@ -219,7 +302,7 @@ class Schedule:
         loudest, n = self.position.loudest, len(self.position.loudest)
         return {
             "settings": self._fingerprint,
-            "recordings": self._inventory,
+            "recordings": self._facts,
             "position": [int(getattr(self.position, name)) for name in COUNTS],
             "loudest_files": np.fromiter(loudest.keys(), np.int64, n),
             "loudest_energies": np.fromiter(loudest.values(), np.float64, n),
@@ -277,8 +360,8 @@ class Schedule:
         return position.n_given * self.batch_size <= n_frames
 
     @cached_property
-    def _inventory(self) -> Inventory:
-        return take_inventory(self.recordings)
+    def _facts(self) -> SavedFacts:
+        return facts_of(self.recordings)
 
     @cached_property
     def _fingerprint(self) -> str:

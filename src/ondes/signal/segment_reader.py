@@ -1,4 +1,4 @@
-"""Reads segments of recordings, each from wherever it begins, as the samples under its frames."""
+"""Segments of recordings, read from wherever they begin, as the samples under their frames."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,11 @@ from numpy.typing import NDArray
 from ondes.errors import FileError
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.recordings import AudioBlocks, PathOrStream, RawFormat, open_blocks
-from ondes.signal.segments import Recording, Segment
+from ondes.signal.schedule import Segment
+from ondes.signal.stft import Stft
+from ondes.signal.survey import Recording
 
-__all__ = ["RecordingReader", "SegmentReader"]
+__all__ = ["MemoryReader", "RecordingReader", "SegmentReader"]
 
 Samples = NDArray[np.float32]
 
@@ -154,7 +157,7 @@ class SegmentReader:
     Examples
     --------
     >>> import tempfile, soundfile
-    >>> from ondes.signal.segments import survey
+    >>> from ondes.signal.survey import survey
     >>> from ondes.signal.stft import Stft
     >>> audio = AudioSettings(8000, Stft(64))
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -262,3 +265,47 @@ class SegmentReader:
             if not recording.seekable and reader.place == end and not is_last:
                 closed_unless_kept.pop_all()
                 self._open[file] = reader
+
+
+Array = NDArray[Any]
+
+
+class MemoryReader:
+    """What `ondes.signal.segment_reader.SegmentReader` is for files; int16 samples stay int16.
+
+    Parameters
+    ----------
+    arrays : sequence of arrays of shape (n_samples,) or (n_samples, n_channels), int16 or float32
+    stft : Stft
+
+    Examples
+    --------
+    >>> reader = MemoryReader([np.ones(8000, np.float32)], Stft(64))
+    >>> [(file, samples.shape) for file, samples in reader.read([Segment(0, 50, 10)])]
+    [(0, (352,))]
+    """
+
+    def __init__(self, arrays: Sequence[Array], stft: Stft) -> None:
+        self._arrays, self._stft = arrays, stft
+
+    def read(self, segments: Iterable[Segment]) -> Iterator[tuple[int, Array]]:
+        """The samples under each segment's frames in turn; zeros beyond the recording's ends."""
+        stft = self._stft
+        for file, first, n_frames in segments:
+            start = first * stft.hop_length - stft.n_padding
+            stop = start + stft.span(n_frames)
+            array = self._arrays[file]
+            if array.shape[1:] == (1,):
+                array = array[:, 0]
+            inside, before = array[max(start, 0) : stop], max(-start, 0)
+            if len(inside) < stop - start:
+                after = stop - start - before - len(inside)
+                inside = np.pad(inside, ((before, after), *((0, 0) for _ in array.shape[1:])))
+            yield file, inside
+
+    def failures(self) -> list[FileError]:
+        """None: the samples are there."""
+        return []
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ondes.errors import FileError
 from ondes.signal.decoder import DURATION_SLACK_S
-from ondes.signal.ogg import OggFacts, enter_vorbis
+from ondes.signal.ogg import OggFacts, can_enter_vorbis, enter_vorbis
 from ondes.signal.pcm import read_length
 
 __all__ = ["SoundFileDecoder", "plain_reason"]
@@ -67,11 +67,14 @@ class SoundFileDecoder:
             n_read = max(1, min(n_read, self.n_samples))
         self._buffer = np.empty((n_read, self.channels), np.float32)
 
-    def allow_seek_in_ogg(self, facts: OggFacts) -> None:
-        """Enter Vorbis and Opus in the middle, where their pages allow it."""
-        can_enter = self._subtype == "VORBIS" or (self._subtype == "OPUS" and facts.is_celt)
-        if can_enter and facts.is_consecutive and self.n_samples is not None:
-            self.is_seek_exact = True
+    def allow_seek_in_ogg(self, file: BinaryIO | None, facts: OggFacts) -> None:
+        """Enter Vorbis and Opus in the middle, where the pages of the file allow it."""
+        if not facts.is_consecutive or self.n_samples is None:
+            return
+        if self._subtype == "VORBIS":
+            self.is_seek_exact = file is None or can_enter_vorbis(file)
+        elif self._subtype == "OPUS":
+            self.is_seek_exact = facts.is_celt
 
     def read(self) -> Samples:
         """Next samples, (n, channels)."""

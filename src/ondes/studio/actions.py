@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from ondes.studio import export, field
-from ondes.studio.export import Download
-from ondes.studio.jobs import Progress
+from ondes.studio import export
+from ondes.studio.components import components_within
+from ondes.studio.export import Download, Export, Rule
 from ondes.studio.project import Span
-from ondes.studio.recordings import Recording
 from ondes.studio.session import Session
 
-__all__ = ["perform", "rule_of"]
+__all__ = ["perform", "rule_of", "within"]
 
 Arguments = Mapping[str, Any]
-Export = Callable[[Path, Progress], Download]
-
-SHORTEST_CELL, LONGEST_CELL = 0.05, 3600.0  # seconds
+Writing = Callable[[Export], Download]
 
 
 def perform(session: Session, name: str, arguments: Arguments) -> None:
@@ -68,17 +64,13 @@ def _ungroup_all(session: Session, given: Arguments) -> None:
     session.do(lambda project: replace(project, groups=()))
 
 
-def _select(kind: str) -> Callable[[Session, Arguments], None]:
-    def action(session: Session, given: Arguments) -> None:
-        span = None
-        if given.get("recording") is not None:
-            recording = session.recording(str(given["recording"]))
-            end = min(float(given["end"]), recording.seconds)
-            span = Span(recording.id, float(given["start"]), end)
-        change: dict[str, Any] = {kind: span}
-        session.do(lambda project: replace(project, **change))
-
-    return action
+def _noise(session: Session, given: Arguments) -> None:
+    span = None
+    if given.get("recording") is not None:
+        recording = session.recording(str(given["recording"]))
+        end = min(float(given["end"]), recording.seconds)
+        span = Span(recording.id, float(given["start"]), end)
+    session.do(lambda project: replace(project, noise=span))
 
 
 def _mix(session: Session, given: Arguments) -> None:
@@ -95,76 +87,77 @@ def _export(session: Session, given: Arguments) -> None:
     what = str(given["what"])
     if what not in _EXPORTS:
         raise ValueError("Choose what to export.")
+    if not session.recordings:
+        raise ValueError("Open a recording first.")
     title, prepare = _EXPORTS[what]
-    session.export(title, prepare(session, given))
+    kind = "txt" if what == "labels" else str(given["format"])
+    session.export(title, kind, prepare(session, given))
 
 
-def _stems(session: Session, given: Arguments) -> Export:
+def _stems(session: Session, given: Arguments) -> Writing:
     groups = [int(each) for each in given["groups"]]
-    facts = _recordings(session), session.components(), session.project, groups
-    return lambda *last: export.export_stems(*facts, str(given["format"]), *last)
+    components, project = session.components(), session.project
+    return lambda order: export.export_stems(order, components, project, groups)
 
 
-def _heard(session: Session, given: Arguments) -> Export:
+def _mixed(session: Session, given: Arguments) -> Writing:
     components = session.components()
     gains = export.gains_of(session.project, session.mix, components.n_parts)
-    facts = _recordings(session), components, gains
-    return lambda *last: export.export_mix(*facts, str(given["format"]), *last)
+    return lambda order: export.export_mix(order, components, gains)
 
 
-def _clean(session: Session, given: Arguments) -> Export:
-    facts = _recordings(session), session.cleaner(), session.mix.amount
-    return lambda *last: export.export_clean(*facts, str(given["format"]), *last)
+def _cleaned(session: Session, given: Arguments) -> Writing:
+    cleaner, amount = session.cleaner(), session.mix.amount
+    return lambda order: export.export_clean(order, cleaner, amount)
 
 
-def _levels(session: Session, given: Arguments) -> Export:
-    facts = _recordings(session), session.components(), session.project, _every(given)
-    return lambda *last: field.export_levels(*facts, str(given["format"]), *last)
+def _levels(session: Session, given: Arguments) -> Writing:
+    components, every = session.components(), float(given["every"])
+    rows = {str(name): _components(session, {"components": own}) for name, own in given["rows"]}
+    return lambda order: export.export_levels(order, components, rows, every)
 
 
-def _events(session: Session, given: Arguments) -> Export:
-    facts = _recordings(session), session.components(), rule_of(session, given), _every(given)
-    return lambda *last: field.export_events(*facts, str(given["format"]), *last)
+def _events(session: Session, given: Arguments) -> Writing:
+    components, rule = session.components(), rule_of(session, given)
+    return lambda order: export.export_events(order, components, rule)
 
 
-def _labels(session: Session, given: Arguments) -> Export:
-    facts = _recordings(session), session.components(), rule_of(session, given), _every(given)
-    return lambda *last: field.export_labels(*facts, *last)
+def _labels(session: Session, given: Arguments) -> Writing:
+    components, rule = session.components(), rule_of(session, given)
+    return lambda order: export.export_labels(order, components, rule)
 
 
-_EXPORTS: dict[str, tuple[str, Callable[[Session, Arguments], Export]]] = {
+_EXPORTS: dict[str, tuple[str, Callable[[Session, Arguments], Writing]]] = {
     "stems": ("Exporting the groups", _stems),
-    "mix": ("Exporting the mix", _heard),
-    "clean": ("Exporting the voice", _clean),
+    "mix": ("Exporting the mix", _mixed),
+    "clean": ("Exporting the voice", _cleaned),
     "levels": ("Exporting the levels", _levels),
     "events": ("Exporting the events", _events),
     "labels": ("Exporting the labels", _labels),
 }
 
 
-def rule_of(session: Session, given: Arguments) -> field.Rule:
+def rule_of(session: Session, given: Arguments) -> Rule:
     """The rule for events that the page has sent."""
     components = _components(session, given)
     if not components:
         raise ValueError("Choose a group or a sound that has components.")
-    threshold, *seconds = (float(given[name]) for name in ("threshold", "length", "gap"))
-    return field.Rule(str(given["name"]), tuple(components), threshold, *seconds)
+    threshold, length, gap = (float(given[name]) for name in ("threshold", "length", "gap"))
+    bands = [session.components().bands[each] for each in components]
+    low, high = min(band[0] for band in bands), max(band[1] for band in bands)
+    return Rule(str(given["name"]), tuple(components), threshold, length, gap, low, high)
 
 
-def _every(given: Arguments) -> float:
-    every = float(given["every"])
-    if not SHORTEST_CELL <= every <= LONGEST_CELL:
-        raise ValueError(f"A table has one row per {SHORTEST_CELL:g} to {LONGEST_CELL:g} s.")
-    return every
-
-
-def _recordings(session: Session) -> list[Recording]:
-    return list(session.recordings.values())
+def within(session: Session, given: Arguments) -> list[int]:
+    """The components that make up a selection of the page."""
+    span = Span(str(given["recording"]), float(given["start"]), float(given["end"]))
+    recording, components = session.recording(span.recording), session.components()
+    return components_within(components, recording, span, float(given["low"]), float(given["high"]))
 
 
 def _learn_sound(session: Session, given: Arguments) -> None:
     span = Span(str(given["recording"]), float(given["start"]), float(given["end"]))
-    session.learn_sound(span, str(given["name"]))
+    session.learn_sound(span, (float(given["low"]), float(given["high"])), str(given["name"]))
 
 
 def _components(session: Session, given: Arguments) -> list[int]:
@@ -183,8 +176,7 @@ _ACTIONS: dict[str, Callable[[Session, Arguments], object]] = {
     "split": _split,
     "remove": _remove,
     "ungroup": _ungroup_all,
-    "noise": _select("noise"),
-    "voice": _select("voice"),
+    "noise": _noise,
     "mix": _mix,
     "amount": _amount,
     "close": lambda session, _: session.clear(),
@@ -192,11 +184,14 @@ _ACTIONS: dict[str, Callable[[Session, Arguments], object]] = {
     "redo": lambda session, _: session.redo(),
     "cancel": lambda session, _: session.jobs.cancel(),
     "find": lambda session, given: session.find_sounds(
-        int(given["components"]), int(given["groups"]), bool(given.get("ultrasonic"))
+        int(given["components"]),
+        int(given["groups"]),
+        is_ultrasonic=bool(given.get("ultrasonic")),
+        is_field=bool(given.get("field")),
     ),
     "propose": lambda session, given: session.propose(int(given["groups"])),
     "split further": lambda session, given: session.split_further(int(given["group"])),
     "learn sound": _learn_sound,
     "export": _export,
-    "clean": lambda session, _: session.clean(),
+    "clean": lambda session, given: session.clean(given.get("model")),
 }

@@ -1,56 +1,98 @@
-"""The components of recordings: found, grouped, and split further."""
+"""The components of recordings: found, measured, grouped, and split further."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import clone
 
-from ondes.dictionary import Dictionary
-from ondes.discovery import SETTINGS
-from ondes.learning import LearningProgress, learn
+from ondes.learning.learn import LearningProgress, learn
+from ondes.models.dictionary import Dictionary
+from ondes.models.sources import REST, Sources
 from ondes.nmf.divergence import Array
-from ondes.nmf.encoding import Compute
-from ondes.nmf.fitted_state import FittedState
+from ondes.nmf.fitted import FittedState
 from ondes.nmf.statistics import Statistics
-from ondes.separation.dictionary_masks import DictionaryMasks
-from ondes.separation.grouping import group_components
+from ondes.separation.discovery import SETTINGS, group_components
 from ondes.separation.separator import separate_file
-from ondes.separation.sources import REST, Sources
 from ondes.signal.audio_writer import AudioWriter
-from ondes.signal.spectral_frames import spectral_frames
-from ondes.signal.stft import Stft
-from ondes.studio.heard import Heard, listen, step_for
+from ondes.signal.frame_reader import spectral_frames
+from ondes.signal.stft import mean_power
 from ondes.studio.jobs import Progress
-from ondes.studio.project import Project
-from ondes.studio.recordings import Recording
+from ondes.studio.playback import power_of_parts
+from ondes.studio.project import Project, Span
+from ondes.studio.recording import Recording
+from ondes.tables import clock_time, recording_levels
 
 __all__ = [
+    "ComponentLevels",
     "Components",
+    "components_within",
     "discover",
     "learn_sound",
-    "listened",
+    "measured",
     "propose",
     "regrouped",
     "split_further",
+    "step_for",
 ]
 
 N_COMPONENTS = 24
 MAX_COMPONENTS = 64
-FRAME_SECONDS = 0.09  # long frames distinguish a bass from a drum
+FRAME_SECONDS = 0.08  # whole at all common rates; long frames distinguish a bass from a drum
 HALVED_ABOVE = 33000  # hertz: sounds differ below half of 22 kHz, and half of the work is enough
 FRAMES_WANTED = 20000  # over all passes; a short recording is heard more often
 MAX_PASSES = 20
 GROUPING_SECONDS, EXCERPT_SECONDS = 1200.0, 10.0
 CURVE_STEPS, CURVE_DB = 96, 50.0  # of the curves on the cards
-N_OF_A_SOUND = 3
+SPECTRUM_STEPS, SPECTRUM_HZ = 32, 40.0
+FRAMES_OF_A_BOX, MADE_OF = 400, 0.8  # at most; of the power in it
+N_OF_A_SOUND, N_AROUND = 3, 6
+AROUND = 5.0  # seconds before and after a sound, which are not that sound
+OUTSIDE = 1e-12  # of a component's power in each bin outside its band
+# Music is heard by its energy; in hours of field recordings a rare quiet call counts, too.
+MUSIC: dict[str, Any] = {"spectrum": "power", "beta_loss": "kullback-leibler", "sparsity": 0.0}
 SHARE_OF_A_SOUND, RARE = 0.02, 4.0  # of the power at that moment; of the usual power
+STEPS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds
+MAX_STEPS = 200_000
+SILENCE = -200.0  # decibels
+
+
+@dataclass(frozen=True, eq=False)
+class ComponentLevels:
+    """How loud every component is over time in one recording.
+
+    Attributes
+    ----------
+    every : float
+        Seconds from one step to the next.
+    levels : float32 array of shape (n_steps, n_components)
+        Of each component when it is heard alone, in decibels re full scale.
+    novelty : float32 array of shape (n_steps,)
+        How badly the components explain the moment.
+    seconds : float
+        Duration of the recording.
+    clock : datetime or None
+        When the recording began, from its name.
+    """
+
+    every: float
+    levels: NDArray[np.float32]
+    novelty: NDArray[np.float32]
+    seconds: float
+    clock: datetime | None = None
+
+    def power(self, components: Sequence[int] | slice = slice(None)) -> Array:
+        """The power of some components, shape (n_steps, n)."""
+        power: Array = 10 ** (self.levels[:, components].astype(np.float64) / 10)
+        return power
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,43 +102,33 @@ class Components:
     Parameters
     ----------
     dictionary : Dictionary
-    heard : mapping of str to Heard
+    levels : mapping of str to ComponentLevels
         By the id of the recording.
     """
 
     dictionary: Dictionary
-    heard: Mapping[str, Heard]
+    levels: Mapping[str, ComponentLevels]
 
     @cached_property
-    def sources(self) -> Sources:
+    def model(self) -> Sources:
         """Every component a source of its own, named by its index."""
-        names = {str(index): [index] for index in range(self.n_parts)}
-        return Sources.from_components(self.dictionary, names)
+        return self.grouped({str(index): [index] for index in range(self.n_parts)})
+
+    def grouped(self, groups: Mapping[str, Iterable[int]]) -> Sources:
+        """Some components together as sources; what is in none is "rest"."""
+        return Sources.from_components(self.dictionary, groups)
 
     @property
     def n_parts(self) -> int:
         """The number of components."""
         return len(self.dictionary.components)
 
-    @property
-    def stft(self) -> Stft:
-        """The transform of the dictionary."""
-        return self.sources.stft
-
-    @property
-    def sr(self) -> int:
-        """Its sampling rate."""
-        return self.sources.sr
-
-    def masks(self, batch_size: int) -> DictionaryMasks:
-        """A new stream of the masks of the components."""
-        compute = Compute()
-        return DictionaryMasks(self.sources, rest=REST, batch_size=batch_size, compute=compute)
-
     @cached_property
     def shares(self) -> Array:
         """What each component has of all that is heard, shape (n_components,); the sum is one."""
-        energies = sum((each.energies() for each in self.heard.values()), np.zeros(self.n_parts))
+        energies = np.zeros(self.n_parts)
+        for each in self.levels.values():
+            energies += each.every * each.power().sum(axis=0)
         shares: Array = energies / (energies.sum() or 1)
         return shares
 
@@ -104,7 +136,7 @@ class Components:
     def curves(self) -> list[list[int]]:
         """The level of each component over all recordings in a few steps, 0 to 100."""
         nothing = np.zeros((0, self.n_parts), np.float32)
-        levels = np.concatenate([nothing, *(each.levels for each in self.heard.values())])
+        levels = np.concatenate([nothing, *(each.levels for each in self.levels.values())])
         if not len(levels):
             return [[0]] * self.n_parts
         edges = np.linspace(0, len(levels), min(CURVE_STEPS, len(levels)) + 1).astype(int)[:-1]
@@ -112,13 +144,36 @@ class Components:
         scaled = np.clip(100 * (1 + (steps - steps.max()) / CURVE_DB), 0, 100)
         return [list(map(int, column)) for column in scaled.T]
 
+    @cached_property
+    def _power(self) -> tuple[Array, Array]:
+        """The power spectra of the components, and the frequencies of their bins in hertz."""
+        rows = self.model.dictionary**self.model.exponent
+        return rows, np.arange(rows.shape[1]) * self.model.sr / self.model.stft.n_fft
+
+    @cached_property
+    def spectra(self) -> list[list[int]]:
+        """The spectrum of each component in a few bands from 40 Hz up, 0 to 100."""
+        rows, hertz = self._power
+        edges = np.searchsorted(
+            hertz, np.geomspace(SPECTRUM_HZ, self.model.sr / 2, SPECTRUM_STEPS + 1)
+        )
+        first = np.minimum(edges[:-1], rows.shape[1] - 1)
+        steps = 10 * np.log10(np.maximum(np.maximum.reduceat(rows, first, axis=1), 1e-30))
+        scaled = np.clip(100 * (1 + (steps - steps.max(axis=1, keepdims=True)) / CURVE_DB), 0, 100)
+        return [list(map(int, row)) for row in scaled]
+
+    @cached_property
+    def bands(self) -> list[tuple[int, int]]:
+        """The hertz between which each component has the middle 80 % of its power."""
+        rows, hertz = self._power
+        shares = np.cumsum(rows, axis=1) / rows.sum(axis=1, keepdims=True)
+        low, high = ((shares < share).sum(axis=1).clip(0, len(hertz) - 1) for share in (0.1, 0.9))
+        return [(round(hertz[a]), round(hertz[b])) for a, b in zip(low, high, strict=True)]
+
     def grouped_dictionary(self, project: Project) -> Dictionary:
         """The dictionary with the project's groups and names; what is in none is "rest"."""
-        labels = []
-        for index in range(self.n_parts):
-            owner = project.owner(index)
-            labels.append(REST if owner is None else owner.name)
-        return regrouped(self.dictionary, labels)
+        owners = (project.owner(index) for index in range(self.n_parts))
+        return regrouped(self.dictionary, [REST if each is None else each.name for each in owners])
 
 
 def discover(
@@ -126,21 +181,25 @@ def discover(
     n_components: int = N_COMPONENTS,
     *,
     is_ultrasonic: bool = False,
+    is_field: bool = False,
     progress: Progress,
 ) -> Components:
-    """Learn the components of some recordings, and listen to each of them.
+    """Learn the components of some recordings, and measure their levels.
 
     They are told apart by what lies below 11 to 16 kHz, or with `is_ultrasonic` by everything.
+    With `is_field`, quiet sounds count as much as loud ones.
     """
     if not 2 <= n_components <= MAX_COMPONENTS:
         raise ValueError(f"The number of sounds must lie between 2 and {MAX_COMPONENTS}.")
     sr = max(recording.sr for recording in recordings)
     while sr > HALVED_ABOVE and not is_ultrasonic:
         sr = (sr + 1) // 2
-    n_fft = 2 ** max(5, round(np.log2(FRAME_SECONDS * sr)))
+    n_fft = max(32, round(FRAME_SECONDS * sr))
     paths = [recording.readable for recording in recordings]
-    dictionary = _learned(paths, n_components, sr, n_fft, recordings, progress, 0.7)
-    return listened(dictionary, recordings, progress, 0.7)
+    settings: dict[str, Any] = {"sr": sr, "n_fft": n_fft, "hop_length": n_fft // 4}
+    settings |= SETTINGS if is_field else MUSIC
+    dictionary = _learned(paths, n_components, settings, recordings, progress, 0.7)
+    return measured(dictionary, recordings, progress, 0.7)
 
 
 def split_further(
@@ -166,30 +225,31 @@ def split_further(
         raise ValueError(
             f"There are {components.n_parts} components already, which is the maximum."
         )
-    sources = Sources.from_components(components.dictionary, {"group": members})
+    sources = components.grouped({"group": members})
     with tempfile.TemporaryDirectory() as folder:
         stems = [Path(folder, f"{n}.rf64") for n in range(len(recordings))]
         for n, (recording, stem) in enumerate(zip(recordings, stems, strict=True)):
             _write_stem(recording, sources, stem, progress, n / len(recordings))
-        stft, sr = components.stft, components.sr
-        new = _learned(stems, n_new, sr, stft.n_fft, recordings, progress, 0.8, start=0.3)
-    dictionary, indices = _replaced(components.dictionary, members, new)
-    return listened(dictionary, recordings, progress, 0.8), indices
+        settings = _settings(components.dictionary)
+        new = _learned(stems, n_new, settings, recordings, progress, 0.8, start=0.3)
+    dictionary, indices = _replaced(components.dictionary, members, new.estimator.state())
+    return measured(dictionary, recordings, progress, 0.8), indices
 
 
 def learn_sound(
     components: Components,
     recording: Recording,
-    start: float,
-    end: float,
+    span: Span,
+    band: tuple[float, float],
     recordings: Sequence[Recording],
     *,
     progress: Progress,
 ) -> tuple[Components, tuple[int, ...]]:
-    """Learn the components of one moment of a recording, and listen for them everywhere.
+    """Learn the sound in a box of time and frequency, and measure it everywhere.
 
-    They take the place of those that sounded at that moment but hardly ever else: with both, each
-    would explain a part of the sound, and neither find it.
+    What sounds in the seconds around the box is learned first and stays fixed, so that it is not
+    taken for the sound. The new components take the place of those that sounded in the box but
+    hardly ever else: with both, each would explain a part of the sound, and neither find it.
 
     Returns
     -------
@@ -198,37 +258,62 @@ def learn_sound(
     members : tuple of int
         The new ones.
     """
-    replaced = _sounding(components, recording, start, end)
-    n_free = MAX_COMPONENTS - components.n_parts
-    n_new = min(max(N_OF_A_SOUND, len(replaced)), len(replaced) + n_free)
+    replaced = _sounding(components, recording, span)[:N_OF_A_SOUND]
+    n_new = min(N_OF_A_SOUND, len(replaced) + MAX_COMPONENTS - components.n_parts)
     if n_new < 1:
         raise ValueError(
             f"There are {components.n_parts} components already, which is the maximum."
         )
-    sr, stft = components.sr, components.stft
-    samples = recording.samples(round(start * sr), round(end * sr), sr)
-    if len(samples) < stft.n_fft:
-        raise ValueError(f"Select at least {stft.n_fft / sr:.2g} s of the sound.")
-    new = learn(
-        samples, n_new, sr=sr, n_fft=stft.n_fft, hop_length=stft.hop_length, **SETTINGS,
-        n_passes=MAX_PASSES,
-    )  # fmt: skip
+    sr, stft = components.model.sr, components.model.stft
+    if (span.end - span.start) * sr < stft.n_fft / 2:
+        raise ValueError(f"Select at least {stft.n_fft / 2 / sr:.2g} s of the sound.")
+    start, stop = round(span.start * sr) - stft.n_fft // 2, round(span.end * sr) + stft.n_fft // 2
+    first = max(0, start - round(AROUND * sr))
+    samples = recording.samples(first, stop + round(AROUND * sr), sr)
+    outside = [samples[: max(0, start - first)], samples[stop - first :]]
+    settings = _settings(components.dictionary) | {"n_passes": MAX_PASSES}
+    around = learn(np.concatenate(outside), N_AROUND, **settings)
+    progress(0.05)
+    inside = samples[max(0, start - first) : stop - first]
+    both = learn(inside, N_AROUND + n_new, fixed_components=around.components, **settings)
     progress(0.1)
-    dictionary, indices = _replaced(components.dictionary, replaced, new)
-    return listened(dictionary, recordings, progress, 0.1), indices
+    hertz = np.arange(both.components.shape[1]) * sr / stft.n_fft
+    width = 2 * sr / stft.n_fft  # of the main lobe of a tone
+    is_inside = (hertz >= band[0] - width) & (hertz <= band[1] + width)
+    state = both.estimator.state()
+    dictionary, indices = _replaced(components.dictionary, replaced, state, N_AROUND, is_inside)
+    return measured(dictionary, recordings, progress, 0.1), indices
 
 
-def _sounding(
-    components: Components, recording: Recording, start: float, end: float
-) -> tuple[int, ...]:
+def _sounding(components: Components, recording: Recording, span: Span) -> tuple[int, ...]:
     """Components that belong to one moment: loud in it, and otherwise usually not."""
-    heard = components.heard[recording.id]
-    steps = slice(int(start / heard.every), int(np.ceil(end / heard.every)))
-    inside = (10 ** (heard.levels[steps].astype(np.float64) / 10)).mean(axis=0)
-    usual = np.median(np.concatenate([each.levels for each in components.heard.values()]), axis=0)
+    own = components.levels[recording.id]
+    steps = slice(int(span.start / own.every), int(np.ceil(span.end / own.every)))
+    inside = own.power()[steps].mean(axis=0)
+    usual = np.median(np.concatenate([each.levels for each in components.levels.values()]), axis=0)
     is_loud = inside > SHARE_OF_A_SOUND * inside.sum()
     is_rare = inside > RARE * 10 ** (usual / 10)
     return tuple(np.flatnonzero(is_loud & is_rare).tolist())
+
+
+def components_within(
+    components: Components, recording: Recording, span: Span, low: float, high: float
+) -> list[int]:
+    """The components that make up most of what sounds in a span, between two frequencies."""
+    stft, sr = components.model.stft, components.model.sr
+    samples = recording.samples(round(span.start * sr), round(span.end * sr), sr)
+    n_padding = max(0, stft.n_fft - len(samples))
+    windows = stft.windows(np.pad(samples, ((n_padding // 2, n_padding - n_padding // 2), (0, 0))))
+    windows = windows[np.unique(np.linspace(0, len(windows) - 1, FRAMES_OF_A_BOX).astype(int))]
+    power = np.concatenate([mean_power(spectra) for _, spectra in stft.spectra(windows)])
+    heard = power_of_parts(components.model, power)
+    hertz = np.arange(heard.shape[2]) * sr / stft.n_fft
+    energies = heard[:, :, (hertz >= low) & (hertz <= high)].sum(axis=(1, 2))
+    if not energies.any():
+        raise ValueError("Nothing that was found sounds in this selection; select another.")
+    loudest_first = np.argsort(-energies)
+    n = 1 + np.searchsorted(np.cumsum(energies[loudest_first]), MADE_OF * energies.sum())
+    return [int(index) for index in loudest_first[:n]]
 
 
 def propose(
@@ -243,22 +328,24 @@ def propose(
     dictionary = components.dictionary
     if not 1 <= n_groups <= components.n_parts:
         raise ValueError(f"There can be 1 to {components.n_parts} groups.")
-    audio = components.sources.audio
+    audio = components.model.audio
 
     def frames() -> Iterator[Array]:
-        for blocks in _excerpts(recordings, components.sr):
+        for blocks in _excerpts(recordings, components.model.sr):
             for part in spectral_frames(blocks, audio):
                 progress(None)
                 yield part
 
     labels = group_components(dictionary.components, audio, frames(), n_groups)
     loudest_first = np.argsort(-components.shares, kind="stable")
-    empty = replace(project, groups=())
-    for label in range(n_groups):
-        members = [int(index) for index in loudest_first if labels[index] == label]
-        empty = empty.with_new_group(members, f"Group {label + 1}")
-    groups = tuple(replace(group, is_proposed=True) for group in empty.groups)
-    return replace(empty, groups=groups)
+    groups = [[int(n) for n in loudest_first if labels[n] == label] for label in range(n_groups)]
+    groups.sort(key=lambda members: -components.shares[members].sum())
+    proposed = replace(project, groups=())
+    for number, members in enumerate(groups, 1):
+        proposed = proposed.with_new_group(members, f"Group {number}")
+    return replace(
+        proposed, groups=tuple(replace(group, is_proposed=True) for group in proposed.groups)
+    )
 
 
 def _excerpts(recordings: Sequence[Recording], sr: int) -> Iterator[Iterable[Array]]:
@@ -282,18 +369,28 @@ def regrouped(dictionary: Dictionary, labels: Sequence[str]) -> Dictionary:
     )
 
 
+def _settings(dictionary: Dictionary) -> dict[str, Any]:
+    """How to learn further components for a dictionary."""
+    audio, params = dictionary.audio, dictionary.learner.get_params()
+    assert audio is not None
+    return {
+        "sr": audio.sr, "n_fft": audio.stft.n_fft, "hop_length": audio.stft.hop_length,
+        "fmax": audio.fmax, "spectrum": audio.spectrum,
+        "beta_loss": params["beta_loss"], "sparsity": params["sparsity"],
+    }  # fmt: skip
+
+
 def _learned(
     paths: Sequence[Path],
     n_components: int,
-    sr: int,
-    n_fft: int,
+    settings: dict[str, Any],
     recordings: Sequence[Recording],
     progress: Progress,
     end: float,
     start: float = 0.0,
 ) -> Dictionary:
     seconds = sum(recording.seconds for recording in recordings)
-    n_frames = max(1.0, seconds * sr / (n_fft / 4))
+    n_frames = max(1.0, seconds * settings["sr"] / settings["hop_length"])
     if n_frames < n_components:
         raise ValueError(f"{seconds:.2g} s of sound are too short to find sounds in.")
 
@@ -302,33 +399,55 @@ def _learned(
         progress(start + (end - start) * min(1.0, done))
 
     return learn(
-        list(paths), n_components, sr=sr, n_fft=n_fft, hop_length=n_fft // 4, **SETTINGS,
+        list(paths), n_components, **settings,
         n_passes=int(np.clip(round(FRAMES_WANTED / n_frames), 1, MAX_PASSES)), progress=report,
-        n_jobs=min(4, os.cpu_count() or 1),
+        n_jobs=-1,
     )  # fmt: skip
 
 
-def listened(
+def measured(
     dictionary: Dictionary, recordings: Sequence[Recording], progress: Progress, start: float = 0.0
 ) -> Components:
-    """Listen to the components of a dictionary in some recordings."""
-    unheard = Components(dictionary, {})
+    """Measure the levels of a dictionary's components in some recordings, at constant memory."""
+    model = Components(dictionary, {}).model
     total, done = sum(recording.seconds for recording in recordings), 0.0
-    heard = {}
+    every = step_for(total)
+    found = {}
     for recording in recordings:
-
-        def report(fraction: float, before: float = done, own: float = recording.seconds) -> None:
-            progress(start + (1 - start) * (before + fraction * own) / total)
-
-        heard[recording.id] = listen(recording, unheard.sources, step_for(total), report)
+        levels = [np.zeros((0, model.n_components), np.float32)]
+        novelty = [np.zeros(0, np.float32)]
+        blocks = recording_levels(recording.readable, model, by="component", every=every, n_jobs=-1)
+        for block in blocks:
+            levels.append(np.maximum(block.levels, SILENCE).astype(np.float32))
+            novelty.append(np.nan_to_num(block.novelty).astype(np.float32))
+            if len(block):
+                progress(start + (1 - start) * min(1.0, (done + float(block.end[-1])) / total))
         done += recording.seconds
-    return Components(dictionary, heard)
+        found[recording.id] = ComponentLevels(
+            every,
+            np.concatenate(levels),
+            np.concatenate(novelty),
+            recording.seconds,
+            clock_time(recording.name),
+        )
+    return Components(dictionary, found)
+
+
+def step_for(seconds: float) -> float:
+    """Seconds per step for recordings of this length in all: fine, but not too many steps.
+
+    Examples
+    --------
+    >>> step_for(180), step_for(36000)
+    (0.05, 0.2)
+    """
+    return next((step for step in STEPS if seconds / step <= MAX_STEPS), seconds / MAX_STEPS)
 
 
 def _write_stem(
     recording: Recording, sources: Sources, path: Path, progress: Progress, done: float
 ) -> None:
-    stems = separate_file(recording.readable, sources)
+    stems = separate_file(recording.readable, sources, spatial="none")
     with AudioWriter(path, stems.sr, stems.channels) as writer:
         for blocks in stems:
             writer.write(blocks["group"])
@@ -336,18 +455,27 @@ def _write_stem(
 
 
 def _replaced(
-    dictionary: Dictionary, members: Sequence[int], new: Dictionary
+    dictionary: Dictionary,
+    members: Sequence[int],
+    added: FittedState,
+    first: int = 0,
+    is_inside: Array | None = None,
 ) -> tuple[Dictionary, tuple[int, ...]]:
-    """Put new rows in the place of some, and the further ones at the end."""
-    old, added = dictionary.estimator.state(), new.estimator.state()
-    n_old, n_new = len(old.components), len(added.components)
+    """Put new rows, from row `first` on, in the place of some, and the further ones at the end."""
+    old, n_new = dictionary.estimator.state(), len(added.components) - first
+    n_old = len(old.components)
     n_more = n_new - len(members)
     indices = (*sorted(members), *range(n_old, n_old + n_more))
 
     def both(before: Array, after: Array) -> Array:
         joined = np.concatenate([before, np.empty((n_more, before.shape[1]))])
-        joined[list(indices)] = after
+        joined[list(indices)] = after[first:]
         return joined
+
+    components = both(old.components, added.components)
+    if is_inside is not None:
+        rows = np.where(is_inside, components[list(indices)], OUTSIDE)
+        components[list(indices)] = rows / rows.sum(axis=1, keepdims=True)
 
     statistics = Statistics(
         both(old.statistics.numerator, added.statistics.numerator),
@@ -356,8 +484,6 @@ def _replaced(
         old.statistics.n_frames,
         old.statistics.beta,
     )
-    state: FittedState = replace(
-        old, components=both(old.components, added.components), statistics=statistics
-    )
+    state: FittedState = replace(old, components=components, statistics=statistics)
     estimator = clone(dictionary.estimator).set_params(n_components=n_old + n_more, groups=None)
     return Dictionary(estimator.restore(state), dictionary.audio, dictionary.history), indices

@@ -1,31 +1,59 @@
-"""Files to take away: stems that sum to the recording, the mix, and a voice without its noise."""
+"""Files to take away: stems that sum to the recording, the mix, a clean voice, and tables."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ondes.errors import FileError
+from ondes.models.model import Model
 from ondes.separation.separator import Separator
-from ondes.separation.sources import Sources
 from ondes.signal.audio_writer import AudioWriter
 from ondes.signal.recordings import open_blocks
-from ondes.studio.components import Components
+from ondes.studio.cleaning import Cleaner
+from ondes.studio.components import ComponentLevels, Components
 from ondes.studio.jobs import Progress
+from ondes.studio.playback import separator
 from ondes.studio.project import Mix, Project
-from ondes.studio.recordings import Recording
-from ondes.studio.voice import Cleaner
+from ondes.studio.recording import Recording
+from ondes.tables import (
+    Event,
+    LevelBlock,
+    check_table,
+    find_events,
+    rows_of_block,
+    rows_of_events,
+    table_writer,
+    write_labels,
+)
 
-__all__ = ["Download", "export_clean", "export_mix", "export_stems", "free_name", "gains_of"]
+__all__ = [
+    "Download",
+    "Export",
+    "Rule",
+    "events_of",
+    "export_clean",
+    "export_events",
+    "export_labels",
+    "export_levels",
+    "export_mix",
+    "export_stems",
+    "gains_of",
+    "levels_as_bytes",
+]
 
-FORMATS = ("wav", "flac")
+FORMATS, TABLES = ("wav", "flac"), ("csv", "parquet", "npz")
+EVENTS = dict.fromkeys(TABLES) | {"raven": "txt", "kaleidoscope": "csv"}  # and their suffixes
+LOWEST_DB, STEPS_PER_DB = -120.0, 2.0  # as in tiles.py
 Samples = NDArray[np.float32]
 
 
@@ -37,77 +65,112 @@ class Download:
     name: str
 
 
+@dataclass(frozen=True)
+class Export:
+    """What is written, how, and where.
+
+    Parameters
+    ----------
+    recordings : sequence of Recording
+    kind : str
+        The format, as a suffix.
+    folder : Path
+    progress : Progress
+    """
+
+    recordings: Sequence[Recording]
+    kind: str
+    folder: Path
+    progress: Progress
+
+    def name(self, what: str) -> str:
+        """The name of all of the export: the first recording's, and what it holds."""
+        return f"{_safe(Path(self.recordings[0].name).stem)} - {what}"
+
+    def together(self, files: Sequence[Download], what: str) -> Download:
+        """One file as it is; several as one archive."""
+        if len(files) == 1:
+            return files[0]
+        path = self.folder / "all.zip"
+        kind = zipfile.ZIP_DEFLATED if self.kind == "txt" else zipfile.ZIP_STORED
+        with zipfile.ZipFile(path, "w", kind) as archive:
+            for file in files:
+                archive.write(file.path, file.name)
+                file.path.unlink()
+        return Download(path, f"{self.name(what)}.zip")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What counts as an event: some components together, louder than a threshold.
+
+    Parameters
+    ----------
+    name : str
+    components : tuple of int
+    threshold : float
+        In decibels re full scale.
+    min_length, min_gap : float
+        In seconds.
+    low, high : float
+        Where the components lie, in hertz.
+    """
+
+    name: str
+    components: tuple[int, ...]
+    threshold: float
+    min_length: float = 0.0
+    min_gap: float = 0.0
+    low: float = math.nan
+    high: float = math.nan
+
+
+# ---- sounds ----
+
+
 def export_stems(
-    recordings: Sequence[Recording],
-    components: Components,
-    project: Project,
-    groups: Sequence[int],
-    kind: str,
-    folder: Path,
-    progress: Progress,
+    export: Export, components: Components, project: Project, groups: Sequence[int]
 ) -> Download:
     """The chosen groups and "rest", each a file at the recording's own rate and channels."""
-    chosen = {}
-    for number in groups:
-        group = project.group(number)
-        if group.components:
-            chosen[group.name] = group.components
+    chosen = {group.name: group.components for group in map(project.group, groups)}
+    chosen = {name: members for name, members in chosen.items() if members}
     if not chosen:
         raise ValueError("Choose at least one group that has components in it.")
-    sources = Sources.from_components(components.dictionary, chosen)
-    return _written(
-        recordings,
-        lambda sr: Separator(sources, sr=sr),
-        {name: itemgetter(name) for name in sources.names},
-        kind,
-        folder,
-        progress,
-    )
+    sources = components.grouped(chosen)
+    parts = {name: itemgetter(name) for name in sources.names}
+    return _written(export, sources, parts, "groups")
 
 
-def export_mix(
-    recordings: Sequence[Recording],
-    components: Components,
-    gains: Mapping[int, float],
-    kind: str,
-    folder: Path,
-    progress: Progress,
-) -> Download:
+def export_mix(export: Export, components: Components, gains: Mapping[int, float]) -> Download:
     """What is heard: every component with its gain, as one file per recording."""
-    levels = {round(gains.get(index, 1.0), 6) for index in range(components.n_parts)}
-    named = {str(level): level for level in sorted(levels)}
-    members = {
-        name: [i for i in range(components.n_parts) if round(gains.get(i, 1.0), 6) == level]
-        for name, level in named.items()
-    }
-    sources = Sources.from_components(components.dictionary, members)
+    named, sources = (
+        {str(n): gains.get(n, 1.0) for n in range(components.n_parts)},
+        components.model,
+    )
+    if sources.exponent == 1:  # the masks of components add up, so those of one gain are one source
+        members: dict[str, list[int]] = {}
+        for name, gain in named.items():
+            members.setdefault(str(round(gain, 6)), []).append(int(name))
+        named, sources = {name: float(name) for name in members}, components.grouped(members)
 
     def mixed(blocks: Mapping[str, Samples]) -> Samples:
         weighted = [np.float32(named[name]) * samples for name, samples in blocks.items()]
         total: Samples = np.sum(weighted, axis=0, dtype=np.float32)
         return total
 
-    return _written(
-        recordings, lambda sr: Separator(sources, sr=sr), {"mix": mixed}, kind, folder, progress
-    )
+    return _written(export, sources, {"mix": mixed}, "mix")
 
 
-def export_clean(
-    recordings: Sequence[Recording],
-    cleaner: Cleaner,
-    amount: float,
-    kind: str,
-    folder: Path,
-    progress: Progress,
-) -> Download:
+def export_clean(export: Export, cleaner: Cleaner, amount: float) -> Download:
     """The voice, and the noise reduced by `amount` decibels."""
     gain = np.float32(10 ** (-amount / 20))
 
-    def cleaned(blocks: Mapping[str, Samples]) -> Samples:
-        voice, noise = blocks.values()
-        return voice + gain * noise
+    def mixed(blocks: Mapping[str, Samples]) -> Samples:
+        voice = list(blocks.values())[cleaner.voice]
+        everything: Samples = np.sum(list(blocks.values()), axis=0, dtype=np.float32)
+        return voice + gain * (everything - voice)
 
-    return _written(recordings, cleaner.separator, {"clean": cleaned}, kind, folder, progress)
+    return _written(export, cleaner.model, {"clean": mixed}, "clean")
 
 
 def gains_of(project: Project, mix: Mix, n_components: int) -> dict[int, float]:
@@ -120,70 +183,168 @@ def gains_of(project: Project, mix: Mix, n_components: int) -> dict[int, float]:
     {0: 0.1, 1: 0.0, 2: 1.0}
     """
     factors = {}
-    is_any_soloed = bool(mix.soloed)
     for index in range(n_components):
         owner = project.owner(index)
         keys = [f"c{index}", *([] if owner is None else [f"g{owner.id}"])]
         is_silent = bool(mix.muted.intersection(keys))
-        if is_any_soloed and not mix.soloed.intersection(keys):
-            is_silent = True
+        is_silent |= bool(mix.soloed) and not mix.soloed.intersection(keys)
         decibels = sum(mix.gains.get(key, 0.0) for key in keys)
         factors[index] = 0.0 if is_silent else round(10 ** (decibels / 20), 9)
     return factors
 
 
 def _written(
-    recordings: Sequence[Recording],
-    separator: Callable[[int], Separator],
+    export: Export,
+    model: Model,
     parts: Mapping[str, Callable[[Mapping[str, Samples]], Samples]],
-    kind: str,
-    folder: Path,
-    progress: Progress,
+    what: str,
 ) -> Download:
-    if kind not in FORMATS:
+    if export.kind not in FORMATS:
         raise ValueError("Sounds are exported as WAV or FLAC.")
-    if not recordings:
-        raise ValueError("Open a recording first.")
-    total, done = sum(recording.seconds for recording in recordings), 0.0
+    total, done = sum(recording.seconds for recording in export.recordings), 0.0
     files: list[Download] = []
     names: set[str] = set()
-    for recording in recordings:
+    for recording in export.recordings:
         with contextlib.ExitStack() as stack:
             writers = {}
             for part in parts:
-                name = free_name(f"{Path(recording.name).stem} - {part}", names)
-                files.append(Download(folder / f"{len(files)}.{kind}", f"{name}.{kind}"))
+                name = _free_name(f"{Path(recording.name).stem} - {part}", names)
+                path = export.folder / f"{len(files)}.{export.kind}"
+                files.append(Download(path, f"{name}.{export.kind}"))
                 facts = recording.sr, recording.channels
-                writer = AudioWriter(files[-1].path, *facts, n_samples=recording.n_samples)
+                writer = AudioWriter(path, *facts, n_samples=recording.n_samples)
                 writers[part] = stack.enter_context(writer)
-            for blocks in _separated(recording, separator(recording.sr)):
+            for blocks in _separated(recording, separator(model, recording.sr)):
                 for part, writer in writers.items():
                     writer.write(parts[part](blocks))
                 done += len(next(iter(blocks.values()))) / recording.sr
-                progress(min(1.0, done / total))
-    return files[0] if len(files) == 1 else _zipped(files, folder / "stems.zip")
+                export.progress(min(1.0, done / total))
+    return export.together(files, what)
 
 
-def _separated(recording: Recording, separator: Separator) -> Iterator[dict[str, Samples]]:
+def _separated(recording: Recording, parts: Separator) -> Iterator[dict[str, Samples]]:
     """Blocks of the original file, not of a decoded copy."""
-    with open_blocks(recording.path) as blocks:
-        for block in blocks:
-            yield separator.push(block)
-    yield separator.flush()
+    try:
+        with open_blocks(recording.path) as blocks:
+            for block in blocks:
+                yield parts.push(block)
+    except FileError as error:
+        raise FileError(recording.name, error.reason) from error
+    yield parts.flush()
 
 
-def _zipped(files: Sequence[Download], path: Path) -> Download:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for file in files:
-            archive.write(file.path, file.name)
-            file.path.unlink()
-    return Download(path, path.name)
+def _safe(name: str) -> str:
+    """A file name that any system takes."""
+    return re.sub(r'[<>:"/\\|?*\x00-\x1f]|^\.+', "_", name).strip(" .")[:120] or "_"
 
 
-def free_name(name: str, taken: set[str]) -> str:
-    """A file name that any system takes, different from those before."""
-    safe = re.sub(r'[<>:"/\\|?*\x00-\x1f]|^\.+', "_", name).strip(" .")[:120] or "_"
+def _free_name(name: str, taken: set[str]) -> str:
+    safe = _safe(name)
     numbered = (safe, *(f"{safe} {n}" for n in range(2, len(taken) + 3)))
     free = next(each for each in numbered if each.casefold() not in taken)
     taken.add(free.casefold())
     return free
+
+
+# ---- tables: what the page shows, to the digit ----
+
+
+def levels_as_bytes(own: ComponentLevels) -> bytes:
+    """Levels of all components in half decibels above -120, and novelty as float32."""
+    levels = np.clip((own.levels - LOWEST_DB) * STEPS_PER_DB, 0, 255).astype(np.uint8)
+    data: bytes = own.novelty.astype("<f4").tobytes() + levels.tobytes()
+    return data
+
+
+def events_of(components: Components, rule: Rule) -> list[tuple[str, Event]]:
+    """The events in all recordings, each with its recording's id."""
+    return [
+        (number, event)
+        for number, own in components.levels.items()
+        for event in _found(_rule_block(number, own, rule), rule)
+    ]
+
+
+def export_levels(
+    export: Export, components: Components, rows: Mapping[str, Sequence[int]], every: float
+) -> Download:
+    """The level of each row that the page shows, over cells of a whole number of its steps."""
+    path = _table(export)
+    with table_writer(path, "source") as table:
+        for recording in export.recordings:
+            own = components.levels[recording.id]
+            n = round(every / own.every)
+            if n < 1 or abs(n * own.every - every) > 1e-6:
+                raise ValueError(f"The levels have steps of {own.every:g} s; take a multiple.")
+            block = _block(recording.name, own, rows)
+            edges = np.arange(0, len(block), n)
+            counts = np.diff([*edges, len(block)])
+            power = np.add.reduceat(10 ** (block.levels / 10), edges) / counts[:, None]
+            coarse = replace(
+                block,
+                start=block.start[edges],
+                end=np.append(block.start[edges[1:]], recording.seconds),
+                levels=10 * np.log10(power),
+                novelty=np.add.reduceat(block.novelty, edges) / counts,
+            )
+            table.write(rows_of_block(coarse))
+    return Download(path, f"{export.name('levels')}.{export.kind}")
+
+
+def export_events(export: Export, components: Components, rule: Rule) -> Download:
+    """One row for each event."""
+    if export.kind not in EVENTS:
+        raise ValueError("Tables of events are CSV, Parquet, NPZ, for Raven, or for Kaleidoscope.")
+    suffix = EVENTS[export.kind] or export.kind
+    path = export.folder / f"table.{suffix}"
+    with table_writer(path, "source", events=True, layout=export.kind) as table:
+        for recording in export.recordings:
+            block = _rule_block(recording.name, components.levels[recording.id], rule)
+            table.write(rows_of_events(_found(block, rule), block))
+    return Download(path, f"{export.name('events')}.{suffix}")
+
+
+def export_labels(export: Export, components: Components, rule: Rule) -> Download:
+    """A label track for each recording; several come as one archive."""
+    taken: set[str] = set()
+    files: list[Download] = []
+    for recording in export.recordings:
+        block = _rule_block(recording.name, components.levels[recording.id], rule)
+        path = export.folder / f"{len(files)}.txt"
+        write_labels(path, _found(block, rule))
+        files.append(Download(path, f"{_free_name(Path(recording.name).stem, taken)}.txt"))
+    return export.together(files, "labels")
+
+
+def _table(export: Export) -> Path:
+    if export.kind not in TABLES:
+        raise ValueError("Tables are CSV, Parquet or NPZ.")
+    path = export.folder / f"table.{export.kind}"
+    check_table(path)
+    return path
+
+
+def _found(block: LevelBlock, rule: Rule) -> list[Event]:
+    lengths = {"min_length": rule.min_length, "min_gap": rule.min_gap}
+    found = find_events([block], rule.threshold, **lengths)
+    return [replace(event, low=rule.low, high=rule.high) for event in found]
+
+
+def _rule_block(recording: str, own: ComponentLevels, rule: Rule) -> LevelBlock:
+    return _block(recording, own, {rule.name: rule.components})
+
+
+def _block(recording: str, own: ComponentLevels, rows: Mapping[str, Sequence[int]]) -> LevelBlock:
+    """The levels of rows: the powers of a row's components add up."""
+    power = [own.power(list(members)).sum(axis=1) for members in rows.values()]
+    levels = 10 * np.log10(np.maximum(np.stack(power, axis=1), 1e-30))
+    start = own.every * np.arange(len(levels))
+    return LevelBlock(
+        recording,
+        tuple(rows),
+        start,
+        np.minimum(start + own.every, own.seconds),
+        levels,
+        own.novelty,
+        own.clock,
+    )

@@ -6,8 +6,9 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
-from ondes.errors import OndesError
+from ondes.errors import FileError, OndesError, printable
 
 __all__ = ["Busy", "Cancelled", "Job", "Jobs", "Progress"]
 
@@ -111,10 +112,15 @@ class Jobs:
         if self._progress is not None:
             self._progress.cancel()
 
-    def join(self) -> None:
-        """Wait until the job has ended."""
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the job has ended, but not longer than some seconds."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread of a job is running."""
+        return self._thread is not None and self._thread.is_alive()
 
     def _report(self, fraction: float | None, title: str | None) -> None:
         assert self.current is not None
@@ -135,8 +141,12 @@ class Jobs:
 
 
 def sentence(error: BaseException) -> str:
-    """One sentence for the page, whatever the error is."""
+    """One sentence for the page, whatever the error is; it names files without their folder."""
     message = " ".join(str(error).split())
+    if isinstance(error, FileError):
+        message = f"{printable(PurePath(error.path).name)}: {error.reason}"
+    elif isinstance(error, OSError):
+        message = error.strerror or type(error).__name__
     if isinstance(error, (OndesError, ValueError, OSError, ImportError)) and message:
         return message if message.endswith(".") else f"{message}."
     if isinstance(error, MemoryError):

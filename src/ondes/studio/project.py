@@ -5,13 +5,15 @@ Every action makes a new `Project` from the old one, so undo is a list of projec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self
 
-__all__ = ["Group", "History", "Mix", "Project", "Span"]
+__all__ = ["Group", "History", "Mix", "Project", "Span", "checked_name"]
 
-MAX_NAME = 80
+MAX_NAME, MAX_GROUPS = 80, 1000
 MIN_DB, MAX_DB = -60.0, 12.0
 
 
@@ -60,8 +62,8 @@ class Project:
         Which model of the session divides a voice from its noise.
     groups : tuple of Group
         In the order of the lanes. Components in none are "the rest".
-    noise, voice : Span or None
-        Where the noise is alone, and where the speaker is.
+    noise : Span or None
+        Where the noise is alone.
     next_id : int
         Identifies the next group.
 
@@ -77,8 +79,19 @@ class Project:
     cleaner: int | None = None
     groups: tuple[Group, ...] = ()
     noise: Span | None = None
-    voice: Span | None = None
     next_id: int = 1
+
+    @classmethod
+    def of(cls, groups: Iterable[Group], **others: Any) -> Self:
+        """A project with these groups; ValueError where two share a name, an id or a component."""
+        groups = tuple(groups)
+        if len(groups) > MAX_GROUPS:
+            raise ValueError(f"There can be {MAX_GROUPS} groups.")
+        members = [component for group in groups for component in group.components]
+        ids, names = [group.id for group in groups], [group.name.casefold() for group in groups]
+        if any(len(set(each)) < len(each) for each in (members, ids, names)):
+            raise ValueError("Two groups share a name, a number or a component.")
+        return cls(groups=groups, next_id=1 + max(ids, default=0), **others)
 
     def group(self, id: int) -> Group:  # noqa: A002
         """The group of an id; ValueError where there is none."""
@@ -89,7 +102,11 @@ class Project:
 
     def owner(self, component: int) -> Group | None:
         """The group that a component is in."""
-        return next((group for group in self.groups if component in group.components), None)
+        return self._owners.get(component)
+
+    @cached_property
+    def _owners(self) -> dict[int, Group]:
+        return {component: group for group in self.groups for component in group.components}
 
     def with_new_group(self, components: Iterable[int], name: str | None = None) -> Self:
         """Put components into a new group."""
@@ -97,6 +114,8 @@ class Project:
         if name is None:
             numbers = (f"Group {n}" for n in range(1, len(taken) + 2))
             name = next(each for each in numbers if each not in taken)
+        if len(self.groups) == MAX_GROUPS:
+            raise ValueError(f"There can be {MAX_GROUPS} groups.")
         group = Group(self.next_id, self._free_name(name))
         grown = replace(self, groups=(*self.groups, group), next_id=self.next_id + 1)
         return grown.moved(components, group.id)
@@ -161,13 +180,20 @@ class Project:
         return replace(self, groups=groups)
 
     def _free_name(self, name: str) -> str:
-        name = " ".join("".join(c if c.isprintable() else " " for c in name).split())[:MAX_NAME]
-        if not name:
-            raise ValueError("A group needs a name.")
-        taken = {group.name.casefold() for group in self.groups}
-        if name.casefold() in (*taken, "rest"):  # the name of what is in no group
+        name = checked_name(name)
+        if name.casefold() in {group.name.casefold() for group in self.groups}:
             raise ValueError(f"There is a group {name!r} already; choose another name.")
         return name
+
+
+def checked_name(name: str) -> str:
+    """A name as one short line; ValueError where nothing is left, or "rest"."""
+    name = " ".join("".join(c if c.isprintable() else " " for c in name).split())[:MAX_NAME]
+    if not name:
+        raise ValueError("A group needs a name.")
+    if name.casefold() == "rest":  # of what is in no group
+        raise ValueError("'rest' is the name of what is in no group; choose another name.")
+    return name
 
 
 @dataclass(frozen=True)
@@ -193,6 +219,10 @@ class Mix:
     soloed: frozenset[str] = frozenset()
     amount: float = 30.0
 
+    def __post_init__(self) -> None:
+        if not all(map(math.isfinite, (self.amount, *self.gains.values()))):
+            raise ValueError("A gain must be a number of decibels.")
+
     def changed(
         self,
         key: str,
@@ -210,6 +240,10 @@ class Mix:
         muted = self.muted if mute is None else _toggled(self.muted, key, mute)
         soloed = self.soloed if solo is None else _toggled(self.soloed, key, solo)
         return replace(self, gains=gains, muted=muted, soloed=soloed)
+
+    def as_plain(self) -> dict[str, Any]:
+        """What is heard as lists and dicts, for the page and for a file."""
+        return {**asdict(self), "muted": sorted(self.muted), "soloed": sorted(self.soloed)}
 
 
 def _toggled(keys: frozenset[str], key: str, is_on: bool) -> frozenset[str]:
@@ -267,28 +301,3 @@ class History:
         if self._future:
             self._past.append(self.present)
             self.present = self._future.pop()
-
-
-def as_plain(project: Project) -> dict[str, Any]:
-    """A project as lists and dicts, for the page and for a file."""
-    return {
-        "model": project.model,
-        "cleaner": project.cleaner,
-        "groups": [
-            {
-                "id": group.id,
-                "name": group.name,
-                "components": list(group.components),
-                "proposed": group.is_proposed,
-            }
-            for group in project.groups
-        ],
-        "noise": _span_as_plain(project.noise),
-        "voice": _span_as_plain(project.voice),
-    }
-
-
-def _span_as_plain(span: Span | None) -> dict[str, Any] | None:
-    if span is None:
-        return None
-    return {"recording": span.recording, "start": span.start, "end": span.end}

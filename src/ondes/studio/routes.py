@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import shutil
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from importlib.resources import files
 from pathlib import PurePath
 from typing import Any, TypeVar
@@ -12,25 +15,28 @@ from typing import Any, TypeVar
 import anyio
 import anyio.to_thread
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ondes.errors import OndesError
-from ondes.studio import field, pictures, sounds
-from ondes.studio.actions import perform, rule_of
-from ondes.studio.cache import BytesCache
+from ondes.studio import export, playback, tiles
+from ondes.studio.actions import perform, rule_of, within
 from ondes.studio.components import Components
 from ondes.studio.jobs import Busy, sentence
 from ondes.studio.session import OpenedFile, Session
 from ondes.studio.view import scale_of, session_as_plain
 
-__all__ = ["Studio"]
+__all__ = ["BytesCache", "Studio"]
 
 T = TypeVar("T")
+# A thread that is blocked must not keep the server from ending.
+in_thread = functools.partial(anyio.to_thread.run_sync, abandon_on_cancel=True)
 
 MEBIBYTE = 2**20
 MAX_REQUEST = MEBIBYTE  # of an action
+MAX_SHOWN = 2000  # events
 EXPECTED = (OndesError, ValueError, OSError, Exception)  # the page reports each of them
 KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -38,6 +44,35 @@ KINDS = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+
+
+class BytesCache:
+    """Remembers bytes by key up to a number of bytes in all, the most recently used ones.
+
+    One thread at a time may use it.
+
+    Examples
+    --------
+    >>> cache = BytesCache(10)
+    >>> cache.get("a", lambda: b"12345678"), cache.get("b", lambda: b"12345678")
+    (b'12345678', b'12345678')
+    >>> cache.n_bytes
+    8
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self.n_bytes = max_bytes, 0
+        self._entries: OrderedDict[Hashable, bytes] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
+        """The bytes of a key, made where they are not remembered."""
+        if key not in self._entries:
+            self._entries[key] = make()
+            self.n_bytes += len(self._entries[key])
+            while self.n_bytes > self._max_bytes and len(self._entries) > 1:
+                self.n_bytes -= len(self._entries.popitem(last=False)[1])
+        self._entries.move_to_end(key)
+        return self._entries[key]
 
 
 class Studio:
@@ -55,7 +90,7 @@ class Studio:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._tiles, self._sounds = BytesCache(16 * MEBIBYTE), BytesCache(24 * MEBIBYTE)
-        # Pictures may not keep the sound waiting, and few at a time bound the memory.
+        # Pictures may not keep the sound waiting; one of each at a time bounds the memory.
         self._drawing = anyio.CapacityLimiter(1)
         self._sounding = anyio.CapacityLimiter(1)
         self._page = {
@@ -64,6 +99,7 @@ class Studio:
             if PurePath(each.name).suffix in KINDS
         }
         self._dropped: dict[str, OpenedFile] = {}
+        self._numbers = itertools.count(1)
         model, part = "{model:int}", "{component:int}"
         tile, sound = "/tile/{recording}/{level}/{index:int}", "/sound/{recording}/{index:int}"
         routes = [
@@ -74,11 +110,12 @@ class Studio:
             Route("/drop", self._drop, methods=["POST"]),
             Route("/open", self._open, methods=["POST"]),
             Route(tile, self._tile),
-            Route(f"{tile}/{model}/{part}", self._component_tile),
+            Route(f"{tile}/{model}/{part}", self._part_tile),
             Route(sound, self._sound),
             Route(f"{sound}/{model}", self._sound),
             Route("/levels/{recording}/{model:int}", self._levels),
             Route("/events", self._events, methods=["POST"]),
+            Route("/within", self._within, methods=["POST"]),
             Route("/save", self._save),
             Route("/download/{id}", self._download),
         ]
@@ -102,54 +139,61 @@ class Studio:
     async def _do(self, request: Request) -> Response:
         given = await _json(request)
         name = str(given.pop("action", ""))
-        await anyio.to_thread.run_sync(perform, self._session, name, given)
+        await in_thread(perform, self._session, name, given)
         return await self._answer()
 
     async def _drop(self, request: Request) -> Response:
         """A file, as the body of the request; the page opens it by the id that it gets."""
         name = PurePath(request.query_params.get("name", "").replace("\\", "/")).name or "sound"
         size = int(request.headers.get("content-length", 0))
-        if size > shutil.disk_usage(self._session.folder).free - 256 * MEBIBYTE:
-            raise ValueError(f"{name} is larger than the free space on this disk.")
+        n_allowed = shutil.disk_usage(self._session.folder).free - self._session.reserve
         suffix = PurePath(name).suffix.lower()
         suffix = suffix if suffix[1:].isalnum() and len(suffix) <= 6 else ""
-        id = f"d{len(self._dropped) + 1}"  # noqa: A001
+        id = f"d{next(self._numbers)}"  # noqa: A001
         path = self._session.folder / f"{id}{suffix}"
-        async with await anyio.open_file(path, "wb") as file:
-            async for data in request.stream():
-                await file.write(data)
+        try:
+            async with await anyio.open_file(path, "wb") as file:
+                n_written = 0
+                async for data in request.stream():
+                    n_written += len(data)
+                    if max(size, n_written) > n_allowed:
+                        raise ValueError(f"{name} is larger than the free space on this disk.")
+                    await file.write(data)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
         self._dropped[id] = OpenedFile(path, name, is_dropped=True)
         return JSONResponse({"id": id})
 
     async def _open(self, request: Request) -> Response:
         ids = (await _json(request)).get("ids", [])
-        dropped = [self._dropped[each] for each in ids if each in self._dropped]
+        dropped = [self._dropped.pop(each) for each in ids if each in self._dropped]
         self._session.open_files(dropped)
         return await self._answer()
 
     async def _tile(self, request: Request) -> Response:
         recording, level, index = self._place(request)
-        scale = scale_of(self._session)
+        scale = self._scale(request)
 
         def make() -> bytes:
-            return pictures.tile(recording, scale, level, index).tobytes()
+            return tiles.tile(recording, scale, level, index).tobytes()
 
         key = (recording.id, level, index, scale)
         return await self._data(self._tiles, key, make, self._drawing)
 
-    async def _component_tile(self, request: Request) -> Response:
+    async def _part_tile(self, request: Request) -> Response:
         recording, level, index = self._place(request)
         number, component = request.path_params["model"], request.path_params["component"]
-        model, scale = self._session.model(number), scale_of(self._session)
-        if not isinstance(model, Components) or component >= model.n_parts:
+        model, scale = self._session.model(number), self._scale(request)
+        if component >= len(model.model.names):
             return _not_found()
 
         def make() -> bytes:
-            drawn = pictures.component_tiles(recording, scale, level, index, model.sources)
+            drawn = tiles.part_tiles(recording, scale, level, index, model.model)
             return drawn.tobytes()
 
         key = (recording.id, level, index, scale, number)
-        n_bytes = pictures.ROWS * pictures.COLUMNS
+        n_bytes = tiles.ROWS * tiles.COLUMNS
         part = slice(component * n_bytes, (component + 1) * n_bytes)
         return await self._data(self._tiles, key, make, self._drawing, part)
 
@@ -162,21 +206,23 @@ class Studio:
         return await self._data(
             self._sounds,
             key,
-            lambda: sounds.chunk(recording, listening, index, model),
+            lambda: playback.chunk(
+                recording, listening, index, None if model is None else model.model
+            ),
             self._sounding,
         )
 
     async def _levels(self, request: Request) -> Response:
         model = self._session.model(request.path_params["model"])
         recording = request.path_params["recording"]
-        if not isinstance(model, Components) or recording not in model.heard:
+        if not isinstance(model, Components) or recording not in model.levels:
             return _not_found()
-        data = await anyio.to_thread.run_sync(field.levels_as_bytes, model, recording)
+        data = await in_thread(export.levels_as_bytes, model.levels[recording])
         return Response(data, media_type="application/octet-stream")
 
     async def _events(self, request: Request) -> Response:
         rule = rule_of(self._session, await _json(request))
-        found = await anyio.to_thread.run_sync(field.events_of, self._session.components(), rule)
+        found = await in_thread(export.events_of, self._session.components(), rule)
         shown = [
             {
                 "recording": number,
@@ -185,26 +231,41 @@ class Studio:
                 "level": event.level,
                 "clock": None if event.clock is None else event.clock.isoformat(),
             }
-            for number, event in found[: field.MAX_SHOWN]
+            for number, event in found[:MAX_SHOWN]
         ]
         return JSONResponse({"n": len(found), "events": shown})
 
+    async def _within(self, request: Request) -> Response:
+        given = await _json(request)
+        return JSONResponse(await in_thread(within, self._session, given))
+
     async def _save(self, request: Request) -> Response:
-        data = await anyio.to_thread.run_sync(self._session.packed)
+        data = await in_thread(self._session.packed)
         return Response(data, media_type="application/octet-stream")
 
     async def _download(self, request: Request) -> Response:
-        download = self._session.downloads.get(request.path_params["id"])
+        id = request.path_params["id"]  # noqa: A001
+        download = self._session.downloads.get(id)
         if download is None:
             return _not_found()
-        return FileResponse(download.path, filename=download.name)
+        # A browser asks with HEAD first, and for parts of what it could not fetch in one go.
+        is_all = request.method == "GET" and "range" not in request.headers
+        fetched = BackgroundTask(self._session.withdraw, id) if is_all else None
+        return FileResponse(download.path, filename=download.name, background=fetched)
 
     def _place(self, request: Request) -> tuple[Any, int, int]:
         recording = self._session.recording(request.path_params["recording"])
         level, index = int(request.path_params["level"]), request.path_params["index"]
-        if level not in pictures.LEVELS or index > MEBIBYTE:
+        if level not in tiles.LEVELS or index > MEBIBYTE:
             raise ValueError("There is no picture at that zoom; reload the page.")
         return recording, level, index
+
+    def _scale(self, request: Request) -> tiles.Scale:
+        given = request.query_params
+        if "low" not in given:
+            return scale_of(self._session)
+        low, high = float(given["low"]), float(given["high"])
+        return tiles.Scale(high, low, is_linear=given["axis"] == "linear")
 
     async def _data(
         self,
@@ -214,11 +275,11 @@ class Studio:
         limiter: anyio.CapacityLimiter,
         part: slice = slice(None),
     ) -> Response:
-        data = await anyio.to_thread.run_sync(cache.get, key, make, limiter=limiter)
+        data = await in_thread(cache.get, key, make, limiter=limiter)
         return Response(data[part], media_type="application/octet-stream")
 
     async def _answer(self) -> Response:
-        return JSONResponse(await anyio.to_thread.run_sync(session_as_plain, self._session))
+        return JSONResponse(await in_thread(session_as_plain, self._session))
 
 
 async def _json(request: Request) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 import shutil
@@ -13,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from ondes.errors import FileError
+from ondes.models.loading import SHELF, from_shelf
+from ondes.models.trained_separator import TrainedSeparator
+from ondes.studio import cleaning
 from ondes.studio import components as finding
+from ondes.studio.cleaning import Cleaner
 from ondes.studio.components import Components
-from ondes.studio.export import Download
+from ondes.studio.export import Download, Export
 from ondes.studio.jobs import Busy, Job, Jobs, Progress, sentence
+from ondes.studio.playback import Listening
 from ondes.studio.project import History, Mix, Project, Span
-from ondes.studio.recordings import Recording, digest_of, open_recording
-from ondes.studio.sounds import Listening, Separable
-from ondes.studio.voice import Cleaner, learn_cleaner
+from ondes.studio.recording import Recording, digest_of, kind_of, open_recording
 from ondes.studio.work_file import Work, pack_work, read_work
 
 __all__ = ["OpenedFile", "Session"]
@@ -28,6 +32,7 @@ __all__ = ["OpenedFile", "Session"]
 AT_ONCE = 1200.0  # seconds: sounds are looked for without being asked
 N_PROPOSED = 4
 MAX_MESSAGES = 20
+PATIENCE = 1.0  # seconds: a job that is blocked does not see that it is cancelled
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,11 @@ class OpenedFile:
 
 class Session:
     """The recordings, the models learned from them, and the project in the hands of one person.
+
+    Parameters
+    ----------
+    reserve : int
+        Bytes that uploads leave free on the disk.
 
     Attributes
     ----------
@@ -58,7 +68,8 @@ class Session:
         For files of this session; removed by `close`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reserve: int = 2**28) -> None:
+        self.reserve = reserve
         self.folder = Path(tempfile.mkdtemp(prefix="ondes-studio-"))
         self.recordings: dict[str, Recording] = {}
         self.models: list[Components | Cleaner] = []
@@ -66,16 +77,16 @@ class Session:
         self.mix = Mix()
         self.jobs = Jobs(self._changed)
         self.version = self.work = 0
+        self._kept: tuple[Project, Mix] | None = None  # as it was saved, opened or found
+        self._is_saved = False
         self.messages: list[dict[str, Any]] = []
         self.downloads: dict[str, Download] = {}
         self.paths: dict[str, Path] = {}
+        self.separators: dict[str, TrainedSeparator] = {}
+        self.kind: str | None = None  # of what is open: "music", "speech" or "field"
         self._awaited: Work | None = None
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
-
-    def new_folder(self) -> Path:
-        """An empty folder of this session."""
-        return Path(tempfile.mkdtemp(dir=self.folder))
 
     def offer(self, download: Download) -> None:
         """Let the page fetch a file."""
@@ -83,16 +94,44 @@ class Session:
             self.downloads[secrets.token_urlsafe(16)] = download
             self._changed()
 
+    def withdraw(self, id: str) -> None:  # noqa: A002
+        """Delete a file that the page has fetched."""
+        with self._lock:
+            download = self.downloads.pop(id, None)
+            self._changed()
+        if download is not None:
+            self._discard(download.path)
+
     def close(self) -> None:
-        """End the running job and remove the session's files."""
+        """End the running job, unless it is blocked, and remove the session's files."""
         self.jobs.cancel()
-        self.jobs.join()
+        self.jobs.join(PATIENCE)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _discard(self, *paths: Path) -> None:
+        """Delete those files that are the session's own."""
+        for path in paths:
+            if path.is_relative_to(self.folder):
+                with contextlib.suppress(
+                    OSError
+                ):  # Windows keeps what is being read, until the end
+                    path.unlink()
 
     @property
     def project(self) -> Project:
         """The present project."""
         return self.history.present
+
+    @property
+    def saved(self) -> str:
+        """Whether the present work is "saved", "changed" since, or "nothing" that would be lost."""
+        if (self.project, self.mix) == self._kept:
+            return "saved" if self._is_saved else "nothing"
+        return "changed" if self.project.groups or self.project.noise else "nothing"
+
+    def _keep(self, is_saved: bool) -> None:
+        self._kept, self._is_saved = (self.project, self.mix), is_saved
+        self._changed()
 
     @property
     def listening(self) -> Listening:
@@ -110,7 +149,7 @@ class Session:
         """What divides the voice from its noise; ValueError where nothing does yet."""
         model = None if self.project.cleaner is None else self.models[self.project.cleaner]
         if not isinstance(model, Cleaner):
-            raise ValueError("Select a pause first, and press 'This is noise'.")
+            raise ValueError("Clean the recording first.")
         return model
 
     def recording(self, id: str) -> Recording:  # noqa: A002
@@ -119,7 +158,7 @@ class Session:
             raise ValueError("That recording is no longer open; open it again.")
         return self.recordings[id]
 
-    def model(self, index: int) -> Separable:
+    def model(self, index: int) -> Components | Cleaner:
         """A model by its index; ValueError where there is none."""
         if not 0 <= index < len(self.models):
             raise ValueError("These sounds no longer exist; find them again.")
@@ -163,8 +202,11 @@ class Session:
         if self.jobs.is_busy:
             raise Busy("Something is being computed; wait for it, or cancel it first.")
         with self._lock:
+            for recording in self.recordings.values():
+                self._discard(recording.path, recording.readable)
             self.recordings, self.paths, self.models = {}, {}, []
             self.history, self.mix, self._awaited = History(Project()), Mix(), None
+            self.kind = None
             self.work += 1
             self._changed()
 
@@ -180,11 +222,11 @@ class Session:
         """Open recordings and saved work; unless they are long, look for the sounds in them."""
         return self.jobs.start("Opening", lambda progress: self._open(files, progress))
 
-    def find_sounds(self, n_components: int, n_groups: int, is_ultrasonic: bool = False) -> int:
-        """Look for the sounds in all recordings."""
+    def find_sounds(self, n_components: int, n_groups: int, **kind: bool) -> int:
+        """Look for the sounds in all recordings; `kind` as in `discover`."""
         return self.jobs.start(
             "Finding sounds",
-            lambda progress: self._find(n_components, n_groups, progress, is_ultrasonic),
+            lambda progress: self._find(n_components, n_groups, progress, **kind),
         )
 
     def propose(self, n_groups: int) -> int:
@@ -210,8 +252,8 @@ class Session:
 
         return self.jobs.start("Splitting further", work)
 
-    def learn_sound(self, span: Span, name: str) -> int:
-        """Learn the sound of one moment as a new group."""
+    def learn_sound(self, span: Span, band: tuple[float, float], name: str) -> int:
+        """Learn the sound in a box of time and frequency as a new group."""
         components, recordings = self.components(), list(self.recordings.values())
         self.project.with_new_group([], name)  # a bad name is reported at once
 
@@ -219,8 +261,8 @@ class Session:
             new, indices = finding.learn_sound(
                 components,
                 self.recording(span.recording),
-                span.start,
-                span.end,
+                span,
+                band,
                 recordings,
                 progress=progress,
             )
@@ -229,33 +271,52 @@ class Session:
 
         return self.jobs.start(f"Learning {name}", work)
 
-    def export(self, title: str, work: Callable[[Path, Progress], Download]) -> int:
+    def export(self, title: str, kind: str, write: Callable[[Export], Download]) -> int:
         """Write a file and offer it to the page."""
-        return self.jobs.start(
-            title, lambda progress: self.offer(work(self.new_folder(), progress))
-        )
+        recordings = list(self.recordings.values())
+
+        def work(progress: Progress) -> None:
+            folder = Path(tempfile.mkdtemp(dir=self.folder))
+            try:
+                self.offer(write(Export(recordings, kind, folder, progress)))
+            except BaseException as error:
+                shutil.rmtree(folder, ignore_errors=True)
+                if isinstance(error, FileError) and Path(error.path).is_relative_to(folder):
+                    raise FileError("The export", error.reason) from error
+                raise
+
+        return self.jobs.start(title, work)
 
     def packed(self) -> bytes:
         """All of the work as the bytes of a file."""
         with self._lock:
             components = None if self.project.model is None else self.components()
-            return pack_work(self.project, self.mix, components, self.recordings, self.paths)
+            data = pack_work(self.project, self.mix, components, self.recordings, self.paths)
+            self._keep(is_saved=True)
+            return data
 
-    def clean(self) -> int:
-        """Learn to divide the voice from the noise that is selected."""
-        project = self.project
-        if project.noise is None:
-            raise ValueError("Select a pause first, and press 'This is noise'.")
-        noise, voice = project.noise, project.voice
+    def clean(self, separator: str | None = None) -> int:
+        """Divide voice and noise: by a separator, the selected noise, or the quietest pause."""
+        if not self.recordings:
+            raise ValueError("Open a recording first.")
+        if separator is not None and separator not in (*SHELF, *self.separators):
+            raise ValueError("That model is no longer open; open it again.")
+        project, recording = self.project, next(iter(self.recordings.values()))
 
         def work(progress: Progress) -> None:
             progress(None)
-            cleaner = learn_cleaner(self.recording, noise, voice)
+            noise = project.noise
+            if separator is not None:
+                model = self.separators.get(separator) or from_shelf(separator)
+                cleaner = cleaning.by_separator(model, separator)
+            else:
+                noise = noise or cleaning.quietest(recording)
+                cleaner = cleaning.by_noise(self.recording(noise.recording), noise)
             progress(None)
             number = self.add_model(cleaner)
-            self.do(lambda project: replace(project, cleaner=number))
+            self.do(lambda project: replace(project, cleaner=number, noise=noise))
 
-        return self.jobs.start("Learning the noise", work)
+        return self.jobs.start("Cleaning", work)
 
     def _open(self, files: Sequence[OpenedFile], progress: Progress) -> None:
         n_before = len(self.recordings)
@@ -263,18 +324,23 @@ class Session:
             progress(None, f"Opening {file.name}")
             try:
                 if file.path.suffix == ".ondes":
-                    self._await(read_work(file.path), file, progress)
+                    self._open_work(file, progress)
                 else:
                     self._open_recording(file, progress)
             except (FileError, ValueError, OSError) as error:
+                self._discard(file.path)
                 text = f"{file.name}: {error.reason}." if isinstance(error, FileError) else ""
                 self.say(text or sentence(error), "error")
         recordings = list(self.recordings.values())
         total = sum(recording.seconds for recording in recordings)
         if self._awaited is not None and recordings:
             self._apply(self._awaited, recordings, progress)
-        elif len(recordings) > n_before and self.project.model is None and total <= AT_ONCE:
-            self._find(finding.N_COMPONENTS, N_PROPOSED, progress)
+        elif len(recordings) > n_before and self.project.model is None:
+            self.kind = kind_of(recordings)
+            self._changed()
+            is_field = self.kind == "field"
+            if is_field or (self.kind == "music" and total <= AT_ONCE):
+                self._find(finding.N_COMPONENTS, N_PROPOSED, progress, is_field=is_field)
 
     def _open_recording(self, file: OpenedFile, progress: Progress) -> None:
         number = f"r{next(self._numbers)}"
@@ -285,8 +351,15 @@ class Session:
                 self.paths[number] = file.path.absolute()
             self._changed()
 
-    def _await(self, work: Work, file: OpenedFile, progress: Progress) -> None:
-        """Take saved work; its recordings are opened where a person has named the file."""
+    def _open_work(self, file: OpenedFile, progress: Progress) -> None:
+        """Take saved work or a model; its recordings are opened where a person named the file."""
+        work = read_work(file.path)
+        self._discard(file.path)
+        if not isinstance(work, Work):
+            self.separators[file.name] = work
+            names = " and ".join(work.names)
+            self.say(f"{file.name} separates {names}: choose it as the model on the Speech page.")
+            return
         self._awaited = work
         known = {recording.digest for recording in self.recordings.values()}
         for each in work.recordings:
@@ -297,33 +370,31 @@ class Session:
                 self._open_recording(OpenedFile(path, each["name"]), progress)
             else:
                 self.say(f"Open {each['name']}, too: this work belongs to it.")
+        if not work.recordings and not self.recordings:
+            self.say(f"{file.name} is ready: open a recording to hear its sounds in.")
 
     def _apply(self, work: Work, recordings: Sequence[Recording], progress: Progress) -> None:
         """Put saved work in the place of the present one."""
         progress(0.0, "Reading the recordings")
         project, model, cleaner = work.on(recordings), None, None
         if work.dictionary is not None:
-            heard = finding.listened(work.dictionary, recordings, progress)
-            model = self.add_model(heard)
+            model = self.add_model(finding.measured(work.dictionary, recordings, progress))
         if project.cleaner is not None and project.noise is not None:
-            cleaner = self.add_model(learn_cleaner(self.recording, project.noise, project.voice))
+            recording = self.recording(project.noise.recording)
+            cleaner = self.add_model(cleaning.by_noise(recording, project.noise))
         with self._lock:
             self.history = History(replace(project, model=model, cleaner=cleaner))
             self.mix, self._awaited = work.mix, None
             self.work += 1
-            self._changed()
+            self._keep(is_saved=True)
 
-    def _find(
-        self, n_components: int, n_groups: int, progress: Progress, is_ultrasonic: bool = False
-    ) -> None:
+    def _find(self, n_components: int, n_groups: int, progress: Progress, **kind: bool) -> None:
         recordings = list(self.recordings.values())
         if not recordings:
             raise ValueError("Open a recording first.")
         progress(0.0, "Finding sounds")
-        found = finding.discover(
-            recordings, n_components, is_ultrasonic=is_ultrasonic, progress=progress
-        )
-        number = self.add_model(found)
+        found = finding.discover(recordings, n_components, progress=progress, **kind)
+        number, is_first = self.add_model(found), self.project.model is None
         self.do(lambda project: replace(project, model=number, groups=()))
         progress(None, "Grouping")
         n_groups = min(n_groups, found.n_parts)
@@ -333,6 +404,9 @@ class Session:
                 self.history.present = replace(
                     self.project, groups=proposed.groups, next_id=proposed.next_id
                 )
+            if is_first:  # there is nothing to go back to
+                self.history = History(self.project)
+                self._keep(is_saved=False)
             self._changed()
 
     def _changed(self) -> None:

@@ -7,21 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from ondes.separation.sources import REST
+from ondes.models.loading import SHELF
+from ondes.models.sources import REST
+from ondes.studio.cleaning import Cleaner
 from ondes.studio.components import Components
-from ondes.studio.pictures import LOWEST_HZ, Scale
-from ondes.studio.project import Mix, as_plain
 from ondes.studio.session import Session
-from ondes.studio.voice import Cleaner
+from ondes.studio.tiles import LOWEST_HZ, Scale
 from ondes.tables import clock_time
 
-__all__ = ["mix_as_plain", "scale_of", "session_as_plain"]
+__all__ = ["scale_of", "session_as_plain"]
 
 NEARLY_SILENT = 0.01  # of the energy of the mixture: -20 dB
 
 
 def session_as_plain(session: Session) -> dict[str, Any]:
     """All that the page shows."""
+    job = session.job  # first: a page that sees its end must see all that it has done
     project, listening = session.project, session.listening
     return {
         "version": session.version,
@@ -40,13 +41,16 @@ def session_as_plain(session: Session) -> dict[str, Any]:
         "sound": {"rate": listening.rate, "channels": listening.channels,
                   "chunk": listening.chunk_samples()},
         "picture": {"lowest": LOWEST_HZ, "highest": scale_of(session).highest},
-        "project": as_plain(project),
+        "project": asdict(project),
         "components": _components(session),
         "cleaner": _cleaner(session),
-        "mix": mix_as_plain(session.mix),
+        "mix": session.mix.as_plain(),
+        "saved": session.saved,
+        "kind": session.kind,
+        "separators": [*SHELF, *session.separators],
         "can_undo": session.history.can_undo,
         "can_redo": session.history.can_redo,
-        "job": None if session.job is None else asdict(session.job),
+        "job": None if job is None else asdict(job),
         "messages": session.messages,
         "downloads": [
             {"id": number, "name": download.name} for number, download in session.downloads.items()
@@ -63,17 +67,8 @@ def _clock(name: str) -> str | None:
 
 def scale_of(session: Session) -> Scale:
     """One scale of frequencies for all recordings."""
-    return Scale(max((each.sr / 2 for each in session.recordings.values()), default=22050.0))
-
-
-def mix_as_plain(mix: Mix) -> dict[str, Any]:
-    """What is heard, as lists and dicts."""
-    return {
-        "gains": dict(mix.gains),
-        "muted": sorted(mix.muted),
-        "soloed": sorted(mix.soloed),
-        "amount": mix.amount,
-    }
+    highest = max((each.sr / 2 for each in session.recordings.values()), default=22050.0)
+    return Scale(max(highest, 2 * LOWEST_HZ))
 
 
 def _components(session: Session) -> dict[str, Any] | None:
@@ -83,26 +78,25 @@ def _components(session: Session) -> dict[str, Any] | None:
     model = session.models[project.model]
     assert isinstance(model, Components)
     shares, curves = model.shares, model.curves
-    hertz = np.arange(model.stft.n_bins) * model.sr / model.stft.n_fft
-    rows = model.dictionary.components
-    centres = np.exp(rows @ np.log(hertz + LOWEST_HZ)) - LOWEST_HZ
+    spectra, bands = model.spectra, model.bands
     return {
         "model": project.model,
-        "chunk": session.listening.chunk_samples(model.stft, model.sr),
+        "chunk": session.listening.chunk_samples(model.model.audio),
         "items": [
             {
                 "index": index,
                 "share": round(float(shares[index]), 6),
-                "centre": round(float(centres[index])),
+                "band": bands[index],
+                "spectrum": spectra[index],
                 "silent": bool(shares[index] < NEARLY_SILENT / 10),
                 "curve": curves[index],
             }
             for index in np.argsort(-shares, kind="stable").tolist()
         ],
         "silent_share": NEARLY_SILENT,
-        "heard": {
-            name: {"every": heard.every, "steps": len(heard.levels)}
-            for name, heard in model.heard.items()
+        "levels": {
+            name: {"every": own.every, "steps": len(own.levels)}
+            for name, own in model.levels.items()
         },
     }
 
@@ -114,6 +108,8 @@ def _cleaner(session: Session) -> dict[str, Any] | None:
     assert isinstance(model, Cleaner)
     return {
         "model": session.project.cleaner,
-        "chunk": session.listening.chunk_samples(model.stft, model.sr),
-        "has_voice": model.voice is not None,
+        "chunk": session.listening.chunk_samples(model.model.audio),
+        "parts": len(model.model.names),
+        "voice": model.voice,
+        "label": model.label,
     }

@@ -6,17 +6,18 @@ So `ondes separate album/ -d mine.ondes` separates with it, and `ondes studio mi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ondes.dictionary import Dictionary
 from ondes.errors import FileError
-from ondes.model_file import SavedModel, document_of, model_of, packed, read_document
-from ondes.separation.sources import REST
+from ondes.models.dictionary import Dictionary
+from ondes.models.model_file import document_of, model_of, packed, read_document, separator_of
+from ondes.models.sources import REST
+from ondes.models.trained_separator import TrainedSeparator
 from ondes.studio.components import Components
-from ondes.studio.project import Mix, Project, Span, as_plain
-from ondes.studio.recordings import Recording
+from ondes.studio.project import Group, Mix, Project, Span, checked_name
+from ondes.studio.recording import Recording
 
 __all__ = ["Work", "pack_work", "read_work"]
 
@@ -48,13 +49,10 @@ class Work:
         ids = {recording.digest: recording.id for recording in open_recordings}
         by_position = {str(n): ids.get(each["digest"]) for n, each in enumerate(self.recordings)}
 
-        def found(span: Span | None) -> Span | None:
-            own = None if span is None else by_position.get(span.recording)
-            return None if span is None or own is None else replace(span, recording=own)
-
-        return replace(
-            self.project, noise=found(self.project.noise), voice=found(self.project.voice)
-        )
+        noise = self.project.noise
+        own = None if noise is None else by_position.get(noise.recording)
+        found = None if noise is None or own is None else replace(noise, recording=own)
+        return replace(self.project, noise=found)
 
 
 def pack_work(
@@ -75,27 +73,19 @@ def pack_work(
         Where recordings lie that were not dropped onto the page.
     """
     positions = {number: str(n) for n, number in enumerate(recordings)}
-    plain = as_plain(project)
-    for kind in ("noise", "voice"):
-        if plain[kind] is not None:
-            plain[kind]["recording"] = positions[plain[kind]["recording"]]
+    plain = asdict(project)
+    if plain["noise"] is not None:
+        plain["noise"]["recording"] = positions[plain["noise"]["recording"]]
     document: dict[str, Any] = {}
     if components is not None:
         dictionary = components.grouped_dictionary(project)
-        document = document_of(SavedModel(dictionary.learner, dictionary.audio, dictionary.history))
+        document = document_of(dictionary.learner, dictionary.audio, dictionary.history)
     document[STUDIO] = {
         "version": VERSION,
         "groups": plain["groups"],
         "noise": plain["noise"],
-        "voice": plain["voice"],
         "is_cleaned": project.cleaner is not None,
-        "mix": {
-            "keys": [*mix.gains],
-            "gains": [*mix.gains.values()],
-            "muted": sorted(mix.muted),
-            "soloed": sorted(mix.soloed),
-            "amount": mix.amount,
-        },
+        "mix": mix.as_plain(),
         "recordings": [
             {
                 "name": recording.name,
@@ -108,15 +98,17 @@ def pack_work(
     return packed("work", document)
 
 
-def read_work(path: Path) -> Work:
-    """Read saved work, or a dictionary, whose groups are then the project's.
+def read_work(path: Path) -> Work | TrainedSeparator:
+    """Read saved work, a dictionary, whose groups are then the project's, or a separator.
 
     Raises
     ------
     FileError
-        Where the file is neither, or is damaged.
+        Where the file is none of them, or is damaged.
     """
     document = read_document(path)
+    if "separator" in document:
+        return TrainedSeparator(*separator_of(path, document))
     dictionary = None
     if "parameters" in document:
         dictionary = Dictionary(*model_of(path, document))
@@ -137,26 +129,21 @@ def _work_of(saved: dict[str, Any], dictionary: Dictionary | None) -> Work:
     if saved["version"] != VERSION:
         raise ValueError("it was written by a newer ondes")
     n_components = 0 if dictionary is None else len(dictionary.components)
-    project = Project(model=None if dictionary is None else 0)
+    groups = []
     for group in saved["groups"]:
-        members = [int(each) for each in group["components"]]
+        members = tuple(int(each) for each in group["components"])
         if not all(0 <= each < n_components for each in members):
             raise ValueError("a group names a component that does not exist")
-        project = replace(project, next_id=int(group["id"]))
-        project = project.with_new_group(members, str(group["name"]))
-        last = replace(project.groups[-1], is_proposed=bool(group["proposed"]))
-        project = replace(project, groups=(*project.groups[:-1], last))
-    next_id = 1 + max((group.id for group in project.groups), default=0)
-    project = replace(
-        project,
-        next_id=next_id,
+        name = checked_name(str(group["name"]))
+        groups.append(Group(int(group["id"]), name, members, bool(group["is_proposed"])))
+    project = Project.of(
+        groups,
+        model=None if dictionary is None else 0,
         noise=_span(saved["noise"]),
-        voice=_span(saved["voice"]),
         cleaner=0 if saved["is_cleaned"] else None,
     )
     mix = Mix(amount=float(saved["mix"]["amount"]))
-    gains = zip(saved["mix"]["keys"], saved["mix"]["gains"], strict=True)
-    for key, gain in gains:
+    for key, gain in saved["mix"]["gains"].items():
         mix = mix.changed(str(key), gain=float(gain))
     for key in saved["mix"]["muted"]:
         mix = mix.changed(str(key), mute=True)
@@ -180,10 +167,11 @@ def _span(saved: dict[str, Any] | None) -> Span | None:
 
 
 def _project_of_groups(dictionary: Dictionary) -> Project:
-    project = Project(model=0)
-    labels = [] if dictionary.groups is None else [str(each) for each in dictionary.groups]
-    for label in dict.fromkeys(labels):
-        if label != REST:
-            members = [index for index, each in enumerate(labels) if each == label]
-            project = project.with_new_group(members, label)
-    return project
+    members: dict[str, list[int]] = {}
+    for index, label in enumerate([] if dictionary.groups is None else dictionary.groups):
+        members.setdefault(str(label), []).append(index)
+    members.pop(REST, None)
+    groups = (
+        Group(n, checked_name(name), tuple(own)) for n, (name, own) in enumerate(members.items(), 1)
+    )
+    return Project.of(groups, model=0)

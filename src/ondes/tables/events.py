@@ -9,11 +9,12 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from ondes.nmf.divergence import Array
-from ondes.tables.levels import LevelBlock
+from ondes.tables.level_blocks import LevelBlock
 
 __all__ = ["Event", "EventFinder", "find_events"]
 
 TINY = 1e-9  # seconds
+NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,10 @@ class Event:
         Seconds from the beginning of the recording.
     level : float
         The loudest cell, in dB re full scale.
-    oddness : float
+    novelty : float
         The largest of its cells; NaN where unknown.
+    low, high : float
+        Hertz: where its sound lies, from the lowest to the highest of its cells; NaN where unknown.
     clock : datetime or None
         Time of its beginning, where the recording's name has a time.
 
@@ -43,7 +46,9 @@ class Event:
     start: float
     end: float
     level: float
-    oddness: float = float("nan")
+    novelty: float = NAN
+    low: float = NAN
+    high: float = NAN
     clock: datetime | None = None
 
 
@@ -89,11 +94,13 @@ class EventFinder:
         for column, name in enumerate(block.names):
             levels = block.levels[:, column]
             for first, last in _runs(levels > self._threshold):
+                cells = slice(first, last + 1)
                 event = Event(
                     block.recording, name,
                     float(block.start[first]), float(block.end[last]),
-                    float(levels[first : last + 1].max()),
-                    float(block.oddness[first : last + 1].max()),
+                    float(levels[cells].max()), float(block.novelty[cells].max()),
+                    *(NAN, NAN) if block.low is None or block.high is None else
+                    (float(block.low[cells, column].min()), float(block.high[cells, column].max())),
                 )  # fmt: skip
                 self._add(event, block)
             if name in self._open and block.end[-1] - self._open[name].end >= self._min_gap + TINY:
@@ -118,9 +125,14 @@ class EventFinder:
         if before is not None:
             gap = event.start - before.end
             if gap < self._min_gap - TINY or gap <= TINY:
-                level = max(before.level, event.level)
-                odd = max(before.oddness, event.oddness)
-                event = replace(before, end=event.end, level=level, oddness=odd)
+                event = replace(
+                    before,
+                    end=event.end,
+                    level=max(before.level, event.level),
+                    novelty=max(before.novelty, event.novelty),
+                    low=min(before.low, event.low),
+                    high=max(before.high, event.high),
+                )
             else:
                 self._close(event.name)
         if event.clock is None and block.clock is not None:
@@ -140,7 +152,7 @@ def find_events(
     min_length: float = 0.0,
     min_gap: float = 0.0,
 ) -> Iterator[Event]:
-    """The events in blocks of levels, such as `ondes.activations` yields; see `EventFinder`.
+    """The events in blocks of levels, such as `ondes.levels` yields; see `EventFinder`.
 
     Examples
     --------

@@ -3,9 +3,9 @@
 What `ondes.nmf.backends.reference` does, with the activations in registers from the first step to
 the last. A program of the kernel has a range of frames and solves a tile of them side by side; a
 frame that is finished gives its row to the next one. A second launch sums the statistics, and for
-learning a third moves the dictionary. On a Hopper GPU, many frames are solved by the kernels of
-`fused_hopper` where these can. Every sum has a fixed order: a call repeats bit for bit on one
-device, and a frame's activations depend neither on its neighbours nor on its position among them.
+learning a third moves the dictionary. Every sum has a fixed order: a call repeats bit for bit on
+one device, and a frame's activations depend neither on its neighbours nor on its position among
+them.
 
 For Itakura-Saito everything is divided by the model of equal activations, bin by bin. Neither
 objective nor steps change; the gain of the fresh start becomes a mean; and the tensor cores, whose
@@ -29,26 +29,140 @@ rounding decides a restart, a frame takes another path to the same cost.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from ondes.nmf.backends import fused_kernels, fused_prepare, fused_sums, fused_update, tiles
+from ondes.nmf.backends import fused_solve, fused_update
 from ondes.nmf.backends.devices import constants
 from ondes.nmf.backends.torch import Sums
 from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import TOLERATED_RISE, Problem
 
-try:
-    from ondes.nmf.backends import fused_hopper, fused_resident, fused_streamed
-except ImportError:  # this Triton has no Gluon
-    fused_hopper = None  # type: ignore[assignment]
+Entry = TypeVar("Entry")
 
 MAX_COMPONENTS = 256
 LOWEST_FLOOR = 1e-15  # v / y² and the product of two bins stay within float32's range
 SHORTEST_CHUNK = 4  # tiles of frames that are summed before the sum is stored
+
+# ---- Tile shapes: one table, found by timing candidates on an H200 ----
+#
+# Registers decide: they hold a program's activations and sums, so the more components, the fewer
+# programs share a multiprocessor.
+
+REGISTERS = 65536  # of one multiprocessor
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The shape of one program of the kernel.
+
+    Attributes
+    ----------
+    frames : int, a power of two from 16 on
+        Frames that a program solves side by side.
+    bins : int, a power of two from 16 on
+        Bins that it processes at a time.
+    warps : int
+    per_processor : int
+        Programs that share a multiprocessor.
+    stages : int
+        Blocks of bins being fetched from memory, and the one being processed.
+    parked : bool
+        Whether the last good activations are in memory between steps, not in registers.
+    """
+
+    frames: int
+    bins: int
+    warps: int
+    per_processor: int
+    stages: int = 1
+    parked: bool = False
+
+    def tail(self, n_bins: int) -> int:
+        """The width of the last block, which may be narrower; 0 where no bin remains."""
+        rest = n_bins % self.bins
+        return max(16, 1 << (rest - 1).bit_length()) if rest else 0
+
+    def padded_bins(self, n_bins: int) -> int:
+        """The bins with what fills the last block."""
+        return n_bins // self.bins * self.bins + self.tail(n_bins)
+
+    @property
+    def registers(self) -> int:
+        """The most per thread that let `per_processor` programs run at once."""
+        return min(255, REGISTERS // (32 * self.warps * self.per_processor) // 8 * 8)
+
+
+# By precision, then by the padded number of components that a tile serves at most.
+_MANY: dict[str, dict[int, Tile]] = {
+    "tf32": {
+        16: Tile(64, 32, 4, 4),
+        32: Tile(64, 32, 4, 3),
+        64: Tile(64, 32, 4, 2, stages=3),
+        128: Tile(32, 32, 4, 2, stages=3, parked=True),
+        256: Tile(32, 32, 8, 1, stages=3, parked=True),
+    },
+    "ieee": {
+        32: Tile(64, 32, 4, 2),
+        64: Tile(64, 16, 4, 2),
+        128: Tile(16, 64, 4, 2, parked=True),
+        256: Tile(16, 32, 4, 2),
+    },
+    "bf16": {
+        32: Tile(64, 32, 4, 3),
+        64: Tile(64, 64, 4, 2),
+        128: Tile(64, 32, 4, 2),
+        256: Tile(32, 32, 4, 2, stages=2),
+    },
+}
+# Long spectra do not stay in the nearest cache from step to step: fetch ahead.
+_LONG = 400
+_MANY_LONG = {
+    16: Tile(64, 32, 4, 4, stages=3),
+    32: Tile(64, 32, 4, 2, stages=4),
+    128: Tile(64, 16, 4, 2, stages=3),
+}
+# Few frames: small tiles, to occupy many multiprocessors.
+_FEW = {64: Tile(16, 64, 2, 1, stages=2), 256: Tile(16, 32, 4, 1, stages=2)}
+_FEW_TF32 = {
+    64: Tile(16, 256, 4, 1),
+    128: Tile(16, 128, 8, 1, stages=2),
+    256: _FEW[256],  # wider blocks of so many components exceed the shared memory
+}
+# Frames and bins at a time of the statistics.
+_SUMS = {64: (64, 32), 256: (32, 16)}
+
+
+def padded(n_components: int) -> int:
+    """The width of a row of activations in the kernel: a power of two.
+
+    Examples
+    --------
+    >>> padded(1), padded(20), padded(256)
+    (16, 32, 256)
+    """
+    return max(16, 1 << (n_components - 1).bit_length())
+
+
+def choose(n_frames: int, n_bins: int, n_components: int, precision: str, processors: int) -> Tile:
+    """The tile for `n_frames` frames, on a GPU of `processors` multiprocessors."""
+    width = padded(n_components)
+    if n_frames <= 16 * processors:
+        return _first(_FEW_TF32 if precision == "tf32" else _FEW, width)
+    if precision == "tf32" and n_bins >= _LONG and width in _MANY_LONG:
+        return _MANY_LONG[width]
+    return _first(_MANY[precision], width)
+
+
+def _first(table: dict[int, Entry], width: int) -> Entry:
+    return next(entry for most, entry in table.items() if width <= most)
+
+
+# ---- The interface of `ondes.nmf.backends.torch` ----
 
 
 def unsupported(problem: Problem, dtype: torch.dtype) -> str | None:
@@ -85,12 +199,9 @@ def solve(
     start: Tensor | None = None,
     precision: str = "tf32",
     with_sums: bool,
-    tile: tiles.Tile | None = None,
+    tile: Tile | None = None,
 ) -> tuple[Tensor, Sums | None]:
-    """What `ondes.nmf.backends.torch.solve` does, for float32 frames.
-
-    `tile` is by default the one that `tiles` chooses for this shape.
-    """
+    """What `ondes.nmf.backends.torch.solve` does, for float32 frames; `tile` is its choice."""
     known = background, background_activation
     activations, parts = _run(values, dictionary, problem, known, start, precision, tile, with_sums)
     if parts is None:
@@ -117,22 +228,8 @@ def learn(
 ) -> Tensor:
     """Solve, and move the dictionary: what `ondes.nmf.dictionary_update.update` does, in place.
 
-    Parameters
-    ----------
-    values : tensor of shape (n, n_bins), levelled
-    state : tensor of shape (3, n_components, n_bins), float64
-        The dictionary and its statistics' numerator and denominator; written to.
-    factor : tensor of one element, float64
-        What the past is multiplied by.
-    problem : Problem
-    exponent : float
-        Of the dictionary's move.
-    n_fixed, background, background_activation, precision
-        See `ondes.nmf.dictionary_update.update` and `solve`.
-
-    Returns
-    -------
-    tensor of one element, float64: the divergence of these frames
+    `state` of shape (3, n_components, n_bins), float64, has the dictionary, the numerator and the
+    denominator. Returns the divergence of these frames.
     """
     known = background, background_activation
     _, parts = _run(values, state[0], problem, known, None, precision, None, True)
@@ -158,12 +255,12 @@ def _run(
     background: tuple[Tensor | None, Tensor | None],
     start: Tensor | None,
     precision: str,
-    tile: tiles.Tile | None,
+    tile: Tile | None,
     with_sums: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """The activations, and sums of chunks of the frames."""
     shape = len(values), values.shape[1], len(dictionary)
-    tile = tile or _choose(shape, problem, precision, values.device)
+    tile = tile or choose(*shape, precision, _processors(values.device))
     layout = _Layout(tile, *shape[1:], precision, values.is_cuda)
     arguments = _arguments(problem, values.device, layout.K)
     row, known = background
@@ -178,20 +275,6 @@ def _run(
     return activations, _summarise(values, activations, known, model, problem, arguments, layout)
 
 
-def _choose(
-    shape: tuple[int, int, int], problem: Problem, precision: str, device: torch.device
-) -> tiles.Tile:
-    tile = None
-    if (
-        fused_hopper is not None
-        and precision == "tf32"
-        and device.type == "cuda"
-        and fused_hopper.supports(problem, torch.cuda.get_device_capability(device))
-    ):
-        tile = tiles.choose_for_hopper(*shape, _processors(device))
-    return tile or tiles.choose(*shape, precision, _processors(device))
-
-
 def _n_blocks(parts: Tensor, shape: tuple[int, ...]) -> int:
     """How many blocks of bins have a divergence of their own in the sums."""
     n_components, n_bins = shape
@@ -202,9 +285,9 @@ class _Layout:
     """The shapes that kernels are compiled for."""
 
     def __init__(
-        self, tile: tiles.Tile, n_bins: int, n_components: int, precision: str, on_gpu: bool
+        self, tile: Tile, n_bins: int, n_components: int, precision: str, on_gpu: bool
     ) -> None:
-        self.tile, self.F, self.K = tile, n_bins, tiles.padded(n_components)
+        self.tile, self.F, self.K = tile, n_bins, padded(n_components)
         self.tail = tile.tail(n_bins)
         self.padded = tile.padded_bins(n_bins)
         # Warps have 16 rows each; where rows are too few for all, the others share the columns.
@@ -212,7 +295,7 @@ class _Layout:
         self.across = min(tile.warps // self.down, tile.bins // 8)
         self.across_tail = min(self.across, max(self.tail, 16) // 8)
         self.precision = {"ieee": "tf32x3"}.get(precision, precision)
-        self.swap = tile.kernel != "streamed" and self.across == 1 and precision != "bf16"
+        self.swap = self.across == 1 and precision != "bf16"
         self.fast = on_gpu
         # One block has all bins, or all but one: the dictionary stays in shared memory.
         self.resident = n_bins // tile.bins == 1 and tile.stages == 1
@@ -235,7 +318,7 @@ def _prepare(
     columns = torch.empty((padded, K), dtype=layout.narrow, device=device)
     rows = torch.empty((K, padded), dtype=layout.narrow, device=device)
     bins = torch.empty((3, padded), dtype=torch.float32, device=device)
-    fused_prepare.prepare[(padded // 16,)](
+    fused_update.prepare[(padded // 16,)](
         dictionary, bins if background is None else background, columns, rows, bins,
         len(dictionary), problem.floor,
         layout.F, K, padded, layout.swap, background is not None, beta, layout.precision,
@@ -243,7 +326,7 @@ def _prepare(
     linear = None
     if beta == 1 or problem.sparsity:
         linear = torch.empty(2 * K, device=device)
-        fused_prepare.weigh_rows[(K,)](
+        fused_update.weigh_rows[(K,)](
             dictionary, linear, len(dictionary), float(problem.sparsity), layout.F, K, 128
         )
     return _Model(dictionary, columns, rows, bins, linear)
@@ -292,18 +375,9 @@ def _solve(
     }  # fmt: skip
     given = values, start, activations, known
     laid_out = model.columns, model.rows, model.bins
-    if tile.kernel == "resident":
-        fused_resident.solve[(n_programs,)](*given, *laid_out, momentum, **shared)
-        return
     width = layout.padded + layout.K * tile.parked
     scratch = values.new_empty(n_programs * tile.frames * width)
-    if tile.kernel == "streamed":
-        blocks = fused_streamed.blocks(model.columns, model.rows, tile.bins)
-        fused_streamed.solve[(n_programs,)](
-            *given, scratch, model.columns, *blocks, model.bins, momentum, **shared
-        )
-        return
-    fused_kernels.solve[(n_programs,)](
+    fused_solve.solve[(n_programs,)](
         *given, scratch, *laid_out, model.linear, momentum, tol=solver.tol,
         TAIL=layout.tail, DOWN=layout.down, ACROSS=layout.across,
         ACROSS_TAIL=layout.across_tail, SWAP=layout.swap, STAGES=tile.stages,
@@ -326,12 +400,12 @@ def _summarise(
 ) -> Tensor:
     """The sums of chunks of the frames: weighted, inverse, the penalty's, and the divergence."""
     (n_frames, n_bins), n_components = values.shape, activations.shape[1]
-    frames, width = tiles.choose_for_sums(n_components)
+    frames, width = _first(_SUMS, padded(n_components))
     n_tiles, n_blocks = -(-n_frames // frames), -(-n_bins // width)
     wanted = -(-4 * _processors(values.device) // n_blocks)
     n_chunks = max(1, min(-(-n_tiles // SHORTEST_CHUNK), wanted))
     parts = values.new_empty((n_chunks, (2 * n_bins + 1) * n_components + n_blocks))
-    fused_sums.summarise[(n_blocks, n_chunks)](
+    fused_update.summarise[(n_blocks, n_chunks)](
         values, activations, known, model.dictionary, model.bins,
         parts=parts, n_frames=n_frames, share=-(-n_tiles // n_chunks) * frames,
         n_components=n_components, floor=problem.floor,

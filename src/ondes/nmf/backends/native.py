@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 
 from ondes.cores import n_cores
+from ondes.nmf.backends import reference
+from ondes.nmf.backends.objectives import sparse_sums
 from ondes.nmf.divergence import Array, LevelledFrames
 from ondes.nmf.penalties import L1, GroupLog
 from ondes.nmf.problem import ACTIVATION_CEILING, ACTIVATION_FLOOR, TOLERATED_RISE, Problem
+from ondes.nmf.sparse import SparseFrames
 from ondes.nmf.statistics import Statistics
 
 NAME = "native"
@@ -62,6 +65,8 @@ def encode(
     frames: LevelledFrames, problem: Problem, start: Array | None = None, n_jobs: int = 1
 ) -> Array:
     """Solve for the activations of each frame on its own; see `reference.encode`."""
+    if isinstance(frames.values, SparseFrames):
+        return _solve_sparse(frames, problem, start, n_jobs, {})
     return _solve(frames, problem, start, n_jobs, {})
 
 
@@ -69,11 +74,14 @@ def summarise(
     frames: LevelledFrames, problem: Problem, start: Array | None = None, n_jobs: int = 1
 ) -> tuple[Array, Statistics]:
     """Solve for the activations and sum the statistics; see `reference.summarise`."""
-    shape = problem.dictionary.shape
+    if isinstance(frames.values, SparseFrames):
+        return _summarise_sparse(frames, problem, start, n_jobs)
+    n_components, n_bins = problem.dictionary.shape
+    same_in_all_bins = problem.divergence.beta == 1
     sums = {
-        "weighted": np.zeros(shape),
-        "inverse": np.zeros(shape),
-        "penalty_gradient": np.zeros(shape[0]),
+        "weighted": np.zeros((n_components, n_bins)),
+        "inverse": np.zeros((n_components, 1 if same_in_all_bins else n_bins)),
+        "penalty_gradient": np.zeros(n_components),
         "divergence": np.zeros(1),
     }
     activations = _solve(frames, problem, start, n_jobs, sums)
@@ -81,7 +89,7 @@ def summarise(
     return activations, Statistics.from_sums(
         problem.dictionary,
         sums["weighted"],
-        sums["inverse"],
+        np.broadcast_to(sums["inverse"], problem.dictionary.shape),
         sums["penalty_gradient"],
         divergence,
         float(len(frames)),
@@ -108,6 +116,56 @@ def sum_pairs(earlier: Array, later: Array, turn: Array, turn_later: Array, shap
     return sums
 
 
+def _summarise_sparse(
+    frames: LevelledFrames, problem: Problem, start: Array | None, n_jobs: int
+) -> tuple[Array, Statistics]:
+    values: SparseFrames = frames.values
+    sums = {
+        "ratios": np.empty_like(values.values),
+        "logs": np.empty(len(frames)),
+        "weighted": np.zeros(problem.dictionary.shape),
+    }
+    activations = _solve_sparse(frames, problem, start, n_jobs, sums)
+    slopes = reference.penalty_slope(activations, problem) * activations
+    # Σ v log v / y over the entries that are not zero, and Σ y − v over all.
+    excess = activations.sum(axis=0, dtype=np.float64) @ problem.dictionary.sum(axis=1)
+    excess -= values.values.sum(dtype=np.float64)
+    if problem.background is not None:
+        excess += np.sum(1 / frames.level) * problem.background.sum()
+    return activations, Statistics.from_sums(
+        problem.dictionary,
+        *sparse_sums(sums["weighted"], activations, problem),
+        penalty_gradient=slopes.sum(axis=0, dtype=np.float64),
+        divergence=float(sums["logs"].sum() + excess),
+        n_frames=float(len(frames)),
+        beta=problem.divergence.beta,
+    )
+
+
+def _solve_sparse(
+    frames: LevelledFrames,
+    problem: Problem,
+    start: Array | None,
+    n_jobs: int,
+    sums: dict[str, Array],
+) -> Array:
+    values: SparseFrames = frames.values
+    dtype = values.dtype
+    activations = np.empty((len(frames), len(problem.dictionary)), dtype=dtype)
+    background = _background(frames, problem)
+    spectrum = background["background"]
+    _kernel().solve_sparse(
+        starts=values.matrix.indptr.astype(np.int64),
+        bins=values.bins.astype(np.int32, copy=False),
+        values=values.values,
+        spectrum=None if spectrum is None else spectrum.astype(dtype),
+        background=background["background_activation"],
+        **_settings(problem, activations, start, n_jobs),
+        **(dict.fromkeys(("ratios", "logs", "weighted", "weights")) | sums),
+    )
+    return activations
+
+
 def _solve(
     frames: LevelledFrames,
     problem: Problem,
@@ -115,31 +173,40 @@ def _solve(
     n_jobs: int,
     sums: dict[str, Array],
 ) -> Array:
-    dtype, solver = frames.values.dtype, problem.solver
-    activations = np.empty((len(frames), len(problem.dictionary)), dtype=dtype)
+    activations = np.empty((len(frames), len(problem.dictionary)), dtype=frames.values.dtype)
     _kernel().solve(
-        isa=isa(),
         values=np.ascontiguousarray(frames.values),
-        dictionary=np.ascontiguousarray(problem.dictionary, dtype=np.float64),
-        floor=problem.floor,
-        activation_floor=ACTIVATION_FLOOR,
-        activation_ceiling=ACTIVATION_CEILING,
-        tolerated_rise=TOLERATED_RISE,
-        activations=activations,
-        start=None if start is None else np.ascontiguousarray(start, dtype=dtype),
-        max_steps=solver.max_steps,
-        exponent=solver.exponent,
-        momentum=solver.momentum,
-        tol=solver.tol,
-        groups=np.ascontiguousarray(problem.group_of, dtype=np.int32),
         beta=problem.divergence.beta,
-        sparsity=problem.sparsity,
-        n_threads=n_jobs if n_jobs > 0 else n_cores(),
         **_background(frames, problem),
-        **_penalty(problem),
+        **_settings(problem, activations, start, n_jobs),
         **(dict.fromkeys(SUMS) | sums),
     )
     return activations
+
+
+def _settings(
+    problem: Problem, activations: Array, start: Array | None, n_jobs: int
+) -> dict[str, Any]:
+    """What both kinds of frames need."""
+    solver = problem.solver
+    return {
+        "isa": isa(),
+        "dictionary": np.ascontiguousarray(problem.dictionary, dtype=np.float64),
+        "floor": problem.floor,
+        "activation_floor": ACTIVATION_FLOOR,
+        "activation_ceiling": ACTIVATION_CEILING,
+        "tolerated_rise": TOLERATED_RISE,
+        "activations": activations,
+        "start": None if start is None else np.ascontiguousarray(start, dtype=activations.dtype),
+        "max_steps": solver.max_steps,
+        "exponent": solver.exponent,
+        "momentum": solver.momentum,
+        "tol": solver.tol,
+        "groups": np.ascontiguousarray(problem.group_of, dtype=np.int32),
+        "sparsity": problem.sparsity,
+        "n_threads": n_jobs if n_jobs > 0 else n_cores(),
+        **_penalty(problem),
+    }
 
 
 def _background(frames: LevelledFrames, problem: Problem) -> dict[str, Any]:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from ondes.nmf.backends.objectives import Objective, blocks, objective
 from ondes.nmf.divergence import Array, LevelledFrames
 from ondes.nmf.problem import ACTIVATION_CEILING, ACTIVATION_FLOOR, TOLERATED_RISE, Problem, power
 from ondes.nmf.statistics import Statistics
-from ondes.rebatch import slices
 
 NAME = "reference"
-BLOCK = 1024  # frames at a time: temporaries stay small, float32 sums stay short
 
 
 def unsupported(problem: Problem) -> str | None:
@@ -25,24 +24,15 @@ def unsupported(problem: Problem) -> str | None:
     return None
 
 
-# ---- The model and the objective: equation (1), with ε as in Algorithm 1 ----
-
-
-def known_part(frames: LevelledFrames, problem: Problem) -> Array:
-    """The model without any component: ε, and the known background."""
-    dtype = frames.values.dtype
-    if problem.background is None:
-        return np.full((1, 1), problem.floor, dtype=dtype)
-    scaled = np.outer(1 / frames.level, problem.background) + problem.floor
-    return scaled.astype(dtype)
+# ---- The objective: equation (1) ----
 
 
 def divergences(frames: LevelledFrames, activations: Array, problem: Problem) -> Array:
     """d(ε + v, ε + h W), one float64 value per frame."""
-    dictionary = problem.dictionary.astype(frames.values.dtype)
-    model = activations @ dictionary + known_part(frames, problem)
-    target = frames.values + frames.values.dtype.type(problem.floor)
-    return problem.divergence.value(target, model)
+    found = np.empty(len(frames))
+    for rows in blocks(frames):
+        found[rows] = objective(frames[rows], problem).divergences(activations[rows])
+    return found
 
 
 def penalty_slope(activations: Array, problem: Problem) -> Array | float:
@@ -78,16 +68,12 @@ def _group_shares(activations: Array, problem: Problem) -> Array:
 
 def fresh_start(frames: LevelledFrames, problem: Problem) -> Array:
     """Equal activations at the gain that minimises the divergence: Σ v y^(β−1) / Σ y^β."""
-    n_components, n_bins = problem.dictionary.shape
-    dtype = frames.values.dtype
-    even = n_bins / n_components
-    model = (even * problem.dictionary.sum(axis=0) + problem.floor).astype(dtype)
-    target, beta = frames.values + dtype.type(problem.floor), problem.divergence.beta
-    if beta == 0:
-        gain = np.sum(target / model, axis=1) / n_bins
-    else:
-        gain = target @ model ** (beta - 1) / np.sum(model**beta)
-    return np.repeat(dtype.type(even) * gain[:, None], n_components, axis=1)
+    return _fresh_start(objective(frames, problem), frames, problem)
+
+
+def _fresh_start(terms: Objective, frames: LevelledFrames, problem: Problem) -> Array:
+    start = terms.fresh_start().astype(frames.values.dtype)
+    return np.repeat(start[:, None], len(problem.dictionary), axis=1)
 
 
 def encode(
@@ -109,7 +95,7 @@ def encode(
     array of shape (n, n_components), of the frames' dtype, in units of each frame's level
     """
     found = np.empty((len(frames), len(problem.dictionary)), dtype=frames.values.dtype)
-    for rows in slices(len(frames), BLOCK):
+    for rows in blocks(frames):
         found[rows] = _solve(frames[rows], problem, None if start is None else start[rows])
     return found
 
@@ -117,30 +103,25 @@ def encode(
 def _solve(frames: LevelledFrames, problem: Problem, start: Array | None) -> Array:
     solver, dtype = problem.solver, frames.values.dtype
     n_bins = problem.dictionary.shape[1]
-    dictionary = problem.dictionary.astype(dtype)
-    target = frames.values + dtype.type(problem.floor)
-    known = np.broadcast_to(known_part(frames, problem), target.shape)
+    terms = objective(frames, problem)
     tolerated = TOLERATED_RISE * n_bins
     sparsity = problem.sparsity_slope.astype(dtype) if problem.sparsity else dtype.type(0)
 
-    found = np.maximum(fresh_start(frames, problem) if start is None else start, ACTIVATION_FLOOR)
-    found = found.astype(dtype)
+    begin = _fresh_start(terms, frames, problem) if start is None else start
+    found = np.maximum(begin, ACTIVATION_FLOOR).astype(dtype)
     active = np.arange(len(found))  # the frames that are still being solved
     here = found.copy()  # where the last step of each active frame led
     point = found.copy()  # where its next step starts from
     lowest = np.full(len(found), np.inf)
     age = np.zeros(len(found), dtype=int)
     for _ in range(solver.max_steps):
-        model = point @ dictionary + known[active]
-        terms = problem.divergence.step_terms(target[active], model, cost=bool(solver.momentum))
-        numerator = terms.data @ dictionary.T
-        denominator = terms.model @ dictionary.T + penalty_slope(point, problem) + sparsity
+        numerator, below, fit = terms.at(point, active)
+        denominator = below + penalty_slope(point, problem) + sparsity
         step = point * power(numerator / denominator, solver.exponent)
-        step = np.maximum(step, dtype.type(ACTIVATION_FLOOR))
+        step = np.clip(step, dtype.type(ACTIVATION_FLOOR), dtype.type(ACTIVATION_CEILING))
         residual = np.sum(point * np.abs(numerator - denominator), axis=1) / n_bins
 
         if solver.momentum:
-            fit = np.sum(terms.cost, axis=1, dtype=np.float64)
             cost = fit + penalty_value(point, problem)
             risen = cost > lowest + tolerated
             lowest = np.minimum(lowest, cost)
@@ -176,23 +157,21 @@ def summarise(
     """
     activations = encode(frames, problem, start, n_jobs)
     total = Statistics.zeros(*problem.dictionary.shape, beta=problem.divergence.beta)
-    for rows in slices(len(frames), BLOCK):
+    for rows in blocks(frames):
         total = total + _accumulate(frames[rows], activations[rows], problem)
     return activations, total
 
 
 def _accumulate(frames: LevelledFrames, activations: Array, problem: Problem) -> Statistics:
-    dtype = frames.values.dtype
-    model = activations @ problem.dictionary.astype(dtype) + known_part(frames, problem)
-    target = frames.values + dtype.type(problem.floor)
-    terms = problem.divergence.step_terms(target, model)
+    terms = objective(frames, problem)
     gradient = penalty_slope(activations, problem) * activations
+    with np.errstate(over="ignore"):  # see `Statistics.from_sums`
+        sums = terms.sums(activations)
     return Statistics.from_sums(
         problem.dictionary,
-        weighted=activations.T @ terms.data,
-        inverse=(activations.T @ terms.model).astype(np.float64),
+        *sums,
         penalty_gradient=gradient.sum(axis=0, dtype=np.float64),
-        divergence=float(problem.divergence.value(target, model).sum()),
+        divergence=float(terms.divergences(activations).sum()),
         n_frames=float(len(frames)),
         beta=problem.divergence.beta,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "Chain",
+    "active_rows",
     "adopt",
     "check",
     "download",
@@ -37,6 +40,41 @@ __all__ = [
 
 STAGED_BYTES = 2**22  # copied at a time from a device: it writes one part while another is read
 RESIDENT_SHARE = 0.4  # of the free memory that frames may occupy: what is made of them needs more
+
+
+class Chain:
+    """Arrays one after the other as one array of their rows; rows are copied where they are taken.
+
+    Examples
+    --------
+    >>> chain = Chain([np.zeros((2, 3)), np.ones((1, 3))])
+    >>> len(chain), chain[np.array([2, 0])].sum(axis=1)
+    (3, array([3., 0.]))
+    """
+
+    def __init__(self, arrays: Sequence[Array]) -> None:
+        self._arrays = arrays
+        self._ends = np.cumsum([len(array) for array in arrays])
+        self.shape = (len(self), *arrays[0].shape[1:])
+        self.dtype = np.result_type(*arrays)
+        self.nbytes = int(np.prod(self.shape)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, rows: slice | NDArray[np.intp]) -> Array:
+        numbers = np.arange(len(self))[rows]
+        taken = np.empty((len(numbers), *self.shape[1:]), self.dtype)
+        where = np.searchsorted(self._ends, numbers, side="right")
+        for each, array in enumerate(self._arrays):
+            here = where == each
+            taken[here] = array[numbers[here] - (self._ends[each] - len(array))]
+        return taken
+
+    def any(self, axis: int | None = None) -> Any:
+        """As that of an array, for all numbers or for each row."""
+        found = [array.any(axis=axis) for array in self._arrays]
+        return any(found) if axis is None else np.concatenate(found)
 
 
 def is_tensor(given: Any) -> bool:
@@ -87,6 +125,13 @@ def on_host(frames: Array) -> Array:
 def numpy_dtype(frames: Array) -> np.dtype[Any]:
     """The type of an array, or of the array that a tensor would become."""
     return np.dtype(str(frames.dtype).removeprefix("torch."))
+
+
+def active_rows(frames: Array) -> Array:
+    """Which rows have a number that is not zero."""
+    active: Any = frames.any(axis=1)
+    found: Array = active.cpu().numpy() if is_tensor(active) else active
+    return found
 
 
 def rows_of(frames: Array, numbers: NDArray[np.intp]) -> Array:

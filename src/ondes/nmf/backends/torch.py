@@ -36,15 +36,7 @@ class Sums(NamedTuple):
 
 
 class TorchBackend:
-    """The interface of a backend, bound to a device.
-
-    Parameters
-    ----------
-    device : str
-        ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
-    precision : {"tf32", "ieee", "bf16"}
-        Of the fused kernel's matrix products.
-    """
+    """The interface of a backend, bound to a device."""
 
     def __init__(self, device: str = "cpu", precision: str = "tf32") -> None:
         self.device, self.precision = torch.device(device), precision
@@ -142,23 +134,10 @@ def solve(
     precision: str = "tf32",
     with_sums: bool,
 ) -> tuple[Tensor, Sums | None]:
-    """Find the activations, by the fused kernel where it applies.
+    """Find the activations of levelled frames, by the fused kernel where it applies.
 
-    Parameters
-    ----------
-    values : tensor of shape (n, n_bins), levelled
-    dictionary : tensor of shape (n_components, n_bins), on the same device, of any float type
-    problem : Problem
-        Its solver, floor, penalty and groups; dictionary and background are given as tensors.
-    background : tensor of shape (n_bins,), of mean one, optional
-    background_activation : tensor of shape (n,), optional
-    start : tensor of shape (n, n_components), optional
-    precision : {"tf32", "ieee", "bf16"}
-    with_sums : bool
-
-    Returns
-    -------
-    tensor of shape (n, n_components), and the `Sums` or None
+    Dictionary and background (of mean one) are tensors beside them; of `problem` count the solver,
+    the floor, the penalty and its groups.
     """
     known: dict[str, Any] = {
         "background": background,
@@ -268,7 +247,7 @@ def _descend(
         numerator = terms.data @ dictionary.T
         denominator = terms.model @ dictionary.T + _penalty_slope(point, problem) + sparsity
         step = point * power(numerator / denominator, solver.exponent, torch)
-        step = step.clamp(min=ACTIVATION_FLOOR)
+        step = step.clamp(ACTIVATION_FLOOR, ACTIVATION_CEILING)
         residual = (point * (numerator - denominator).abs()).sum(dim=1) / n_bins
 
         going_down = torch.ones_like(active, dtype=torch.bool)

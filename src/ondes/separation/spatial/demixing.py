@@ -1,4 +1,10 @@
-"""Demixing matrices: found by iterative projection, scaled to images at the microphones."""
+"""Demixing matrices: found by iterative projection, scaled to images at the microphones.
+
+Spatial covariances are sums over frames of weighted products between channels. All products are
+kept as real numbers, one row per pair of channels: the squared magnitudes, then the real and
+imaginary parts of every product x_i x_j* with i < j. Weighted covariances and the power of any
+linear combination of channels are then small matrix products.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +13,17 @@ from numpy.typing import NDArray
 
 from ondes.signal.stft import Frames
 
-__all__ = ["inverse", "iterative_projection", "scaled_to_images", "source_images"]
+__all__ = [
+    "channel_products",
+    "demixed_power",
+    "inverse",
+    "iterative_projection",
+    "scaled_to_images",
+    "source_order",
+    "weighted_covariances",
+]
 
+Real = NDArray[np.float32]
 Matrices = NDArray[np.complex128]
 
 LOADING = 1e-6  # of a covariance's mean power: more than the rounding of float32 sums
@@ -96,26 +111,147 @@ def scaled_to_images(demixing: Matrices) -> Matrices:
     return scaled
 
 
-def source_images(frames: Frames, demixing: Matrices) -> Frames:
-    """What each output of the demixing contributes to each channel; they sum to the frames.
+def channel_products(frames: Frames) -> Real:
+    """Products between channels, bin by bin and frame by frame.
 
     Parameters
     ----------
     frames : complex array of shape (n_bins, n_channels, n_frames)
-    demixing : complex array of shape (n_bins, n_sources, n_channels), square
 
     Returns
     -------
-    complex64 array of shape (n_sources, n_bins, n_channels, n_frames)
+    float32 array of shape (n_bins, n_channels², n_frames)
 
     Examples
     --------
-    >>> frames = np.array([[[3.0], [1.0]]])
-    >>> source_images(frames, np.array([[[1, -1], [0, 1]]]))[:, 0, :, 0].real
-    array([[2., 0.],
-           [1., 1.]], dtype=float32)
+    >>> channel_products(np.array([[[1j], [2.0]]], np.complex64))[0, :, 0]
+    array([1., 4., 0., 2.], dtype=float32)
     """
-    outputs = np.matmul(demixing, frames)
-    mixing = np.moveaxis(inverse(demixing), 2, 0)
-    images: Frames = mixing[..., None] * np.moveaxis(outputs, 1, 0)[:, :, None]
-    return images.astype(np.complex64)
+    n_bins, n_channels, n_frames = frames.shape
+    products = np.empty((n_bins, n_channels**2, n_frames), np.float32)
+    np.square(frames.real, out=products[:, :n_channels])
+    products[:, :n_channels] += np.square(frames.imag)
+    for row, (i, j) in zip(_pair_rows(n_channels), _pairs(n_channels), strict=True):
+        product = frames[:, i] * frames[:, j].conj()
+        products[:, row], products[:, row + 1] = product.real, product.imag
+    return products
+
+
+def weighted_covariances(products: Real, weights: Real) -> Matrices:
+    """Σ_t weights x xᴴ / n_frames for each source and bin.
+
+    Parameters
+    ----------
+    products : array of shape (n_bins, n_channels², n_frames)
+    weights : array of shape (n_sources, n_bins, n_frames)
+
+    Returns
+    -------
+    complex128 array of shape (n_sources, n_bins, n_channels, n_channels)
+
+    Examples
+    --------
+    >>> frames = np.array([[[1j], [2.0]]], np.complex64)
+    >>> weighted_covariances(channel_products(frames), np.full((1, 1, 1), 0.5))[0, 0]
+    array([[0.5+0.j, 0. +1.j],
+           [0. -1.j, 2. +0.j]])
+    """
+    sums = np.matmul(products, np.moveaxis(weights, 0, 2))
+    means = np.moveaxis(sums, 2, 0) / float(max(1, products.shape[2]))
+    n_channels = round(products.shape[1] ** 0.5)
+    covariances = np.empty((*means.shape[:2], n_channels, n_channels), np.complex128)
+    for i in range(n_channels):
+        covariances[..., i, i] = means[..., i]
+    for row, (i, j) in zip(_pair_rows(n_channels), _pairs(n_channels), strict=True):
+        covariances[..., i, j] = means[..., row] + 1j * means[..., row + 1]
+        covariances[..., j, i] = covariances[..., i, j].conj()
+    return covariances
+
+
+def demixed_power(products: Real, demixing: Matrices) -> Real:
+    """The power |w x|² of every row of the demixing matrices.
+
+    Parameters
+    ----------
+    products : array of shape (n_bins, n_channels², n_frames)
+    demixing : complex array of shape (n_bins, n_sources, n_channels)
+
+    Returns
+    -------
+    float32 array of shape (n_sources, n_bins, n_frames)
+
+    Examples
+    --------
+    >>> frames = np.array([[[1j], [2.0]]], np.complex64)
+    >>> demixed_power(channel_products(frames), np.array([[[2, 1j]]]))
+    array([[[16.]]], dtype=float32)
+    """
+    n_bins, n_sources, n_channels = demixing.shape
+    rows = np.empty((n_bins, n_sources, n_channels**2), np.float32)
+    rows[..., :n_channels] = np.square(np.abs(demixing))
+    for row, (i, j) in zip(_pair_rows(n_channels), _pairs(n_channels), strict=True):
+        product = 2 * demixing[..., i] * demixing[..., j].conj()
+        rows[..., row], rows[..., row + 1] = product.real, -product.imag
+    power = np.moveaxis(np.matmul(rows, products), 1, 0)
+    positive: Real = np.maximum(power, np.float32(0), order="C")
+    return positive
+
+
+def _pairs(n_channels: int) -> list[tuple[int, int]]:
+    return [(i, j) for i in range(n_channels) for j in range(i + 1, n_channels)]
+
+
+def _pair_rows(n_channels: int) -> range:
+    return range(n_channels, n_channels**2, 2)
+
+
+def source_order(power: Real) -> NDArray[np.intp]:
+    """The outputs of every bin in the order in which they rise and fall with the whole sources.
+
+    A source is active in all bins at about the same time. In each bin, the share of the power that
+    every output has is correlated over time with the mean share over all bins.
+
+    Parameters
+    ----------
+    power : array of shape (n_sources, n_bins, n_frames)
+        Of the outputs, most bins of which are in order already.
+
+    Returns
+    -------
+    integer array of shape (n_bins, n_sources)
+        Output ``order[f, s]`` of bin f belongs to source s.
+
+    Examples
+    --------
+    >>> talk = np.array([1, 0, 1, 0, 0.1])
+    >>> power = np.stack([np.stack([talk, talk, 1 - talk]), np.stack([1 - talk, 1 - talk, talk])])
+    >>> source_order(power)
+    array([[0, 1],
+           [0, 1],
+           [1, 0]])
+    """
+    total = power.sum(axis=0)
+    share = power / (total + np.float32(1e-30))
+    of_bin = np.sqrt(total.sum(axis=1))
+    activity = np.einsum("sft,f->st", share, of_bin, optimize=True)
+    activity -= activity.mean(axis=1, keepdims=True)
+    weight = np.sqrt(total)
+    weight /= weight.sum(axis=1, keepdims=True) + np.float32(1e-30)
+    share -= share.mean(axis=2, keepdims=True)
+    correlation = np.matmul(np.moveaxis(share * weight, 0, 1), activity.T)
+    return _assigned(correlation.astype(np.float64))
+
+
+def _assigned(score: NDArray[np.float64]) -> NDArray[np.intp]:
+    """For each of many (output, source) tables of scores, the outputs with the highest sum."""
+    n_bins, n_sources, _ = score.shape
+    order = np.tile(np.arange(n_sources), (n_bins, 1))
+    if n_sources == 2:
+        is_swapped = score[:, 1, 0] + score[:, 0, 1] > score[:, 0, 0] + score[:, 1, 1]
+        order[is_swapped] = (1, 0)
+        return order
+    from scipy.optimize import linear_sum_assignment
+
+    for row, table in enumerate(score):
+        order[row] = linear_sum_assignment(table.T, maximize=True)[1]
+    return order

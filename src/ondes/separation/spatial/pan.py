@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.separation.spatial.variances import SourceVariances
+from ondes.models.model import SourceVariances
 from ondes.signal.stft import Frames
 
 __all__ = [

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ondes.signal.stft import Stft
 
-__all__ = ["arrival_angle", "arrival_delays", "panning_angle", "resembles_room"]
+__all__ = [
+    "IN_PHASE",
+    "arrival_angle",
+    "arrival_delays",
+    "in_phase_share",
+    "panning_angle",
+    "resembles_room",
+]
 
 SPEED_OF_SOUND = 343.0  # m/s at 20 °C
 LONGEST_DELAY = 3e-3  # seconds: one metre
@@ -121,7 +130,7 @@ def resembles_room(samples: ArrayLike, sr: int) -> bool:
     pair = np.asarray(samples, np.float32)[:, :2]
     if len(pair) < sr:
         return False
-    stft = Stft(2048, 1024).at_rate(sr / 16000)
+    stft = Stft(1920, 960).at_rate(sr / 16000)
     frequency = np.arange(stft.n_bins) * sr / stft.n_fft
     frames = stft.forward(pair)[..., (frequency > BAND[0]) & (frequency < BAND[1])]
     peak = np.abs(frames).max(initial=0)
@@ -129,9 +138,21 @@ def resembles_room(samples: ArrayLike, sr: int) -> bool:
         return False
     left, right = np.moveaxis((frames / peak).astype(np.complex128), 1, 0)
     cross = left * right.conj()
-    size = np.abs(cross)
-    weight = np.sqrt(size)
-    in_phase = weight[cross.real > 0.95 * size].sum() / (weight.sum() + 1e-300)
+    in_phase = in_phase_share(left, right)
     powers = [np.square(np.abs(each)).sum(axis=0) for each in (left, right)]
     coherence = np.abs(cross.sum(axis=0)).sum() / (np.sqrt(powers[0] * powers[1]).sum() + 1e-300)
     return bool(coherence > COHERENT and in_phase < IN_PHASE)
+
+
+def in_phase_share(left: NDArray[Any], right: NDArray[Any]) -> float:
+    """How much of the sound has the same phase in both channels, bin by bin, by its amplitude.
+
+    Examples
+    --------
+    >>> round(in_phase_share(np.array([1, 1j]), np.array([4, -1j])), 2)
+    0.67
+    """
+    cross = left.astype(np.complex128) * right.conj()
+    size = np.abs(cross)
+    weight = np.sqrt(size)
+    return float(weight[cross.real > 0.95 * size].sum() / (weight.sum() + 1e-300))

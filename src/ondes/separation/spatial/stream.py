@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.nmf.divergence import Array
-from ondes.separation.masked_frames import known_power, levelled
-from ondes.separation.mixed_sources import MixedSources
-from ondes.separation.sources import Sources
+from ondes.models.model import Images, Model, SourceVariances, known_power, levelled
+from ondes.nmf.encoding import Compute
 from ondes.separation.spatial.pan import PanSolver
+from ondes.separation.spatial.places import IN_PHASE, in_phase_share
 from ondes.separation.spatial.room import RoomSolver
-from ondes.separation.spatial.variances import (
-    DictionaryVariances,
-    MixedVariances,
-    SourceVariances,
-    TrainedVariances,
-)
-from ondes.separation.unfolded_masks import TrainedModel
 from ondes.signal.stft import Frames, Stft
 
 __all__ = ["SpatialImages"]
 
 BLOCK, HALF_LIFE = 20.0, 20.0  # seconds
 MOST_CHANNELS = 8
-ALIKE = 0.9999  # cosine between two dictionaries, row by row
+THINNED = 4  # of so many frames, one tells whether outputs sound like their sources
+LEAST_AGREEMENT = 0.6  # of outputs with their models, relative to that of masks
 DEAD, SAME = 1e-8, 1 - 1e-5  # power relative to the loudest channel; squared coherence
 
 
@@ -40,16 +33,6 @@ class BlockSolver(Protocol):
         """The images of all sources but the last in the next block."""
 
 
-class Learner(Protocol):
-    """`AdaptedSources`, `FreeComponents`."""
-
-    def reset(self) -> None:
-        """Forget everything learned."""
-
-    def learn(self, spectra: Array, amplitude: Array) -> Sources:
-        """Learn from the next frames, and return all sources as they are known now."""
-
-
 class SpatialImages:
     """An `ImageStream` of sources that are told apart by where they are, too.
 
@@ -58,46 +41,34 @@ class SpatialImages:
     Parameters
     ----------
     spatial : {"room", "pan"}
-    models : Sources, TrainedModel or MixedSources
-    names : tuple of str
-        Of the sources, with one that is learned from the mixture.
+    model : Model
     stft : Stft
-        Of the mixture; the models' own at another sampling rate.
-    frames_per_second : float
-    learner : AdaptedSources or FreeComponents, optional
-        Changes the sources from block to block.
+        Of the mixture; the model's own at another sampling rate.
     batch_size : int, optional
         Frames in a block; by default 20 s. The output is delayed by as many.
+    compute : Compute, optional
+        Of the dictionaries that follow the mixture.
     """
 
     def __init__(
         self,
         spatial: str,
-        models: Sources | TrainedModel | MixedSources,
-        names: tuple[str, ...],
+        model: Model,
         stft: Stft,
-        frames_per_second: float,
-        *,
-        learner: Learner | None = None,
         batch_size: int | None = None,
+        compute: Compute | None = None,
     ) -> None:
+        frames_per_second = model.audio.sr / model.audio.stft.hop_length
         if batch_size is None:
             batch_size = max(1, round(BLOCK * frames_per_second))
-        if batch_size < 1:
-            raise ValueError(f"batch_size={batch_size} must be 1 or more.")
-        self._trained = None
-        if isinstance(models, MixedSources):
-            self._trained, models = models.trained, models.sources
-        if isinstance(models, Sources):
-            _warn_of_dictionaries_alike(models, spatial)
-        self.names = names
-        self._spatial, self._models, self._n_bins = spatial, models, stft.n_bins
-        self._learner, self._batch_size = learner, batch_size
-        self._fixed = None if learner is not None else self._variances(models)
-        half_life = HALF_LIFE * frames_per_second
+        self.names, self._n_known = model.names, model.audio.n_bins
+        self._spatial, self._n_bins, self._batch_size = spatial, stft.n_bins, batch_size
+        self.delay = batch_size - 1
+        self._variances = model.variances(stft.n_bins, compute or Compute())
+        self._half_life = half_life = HALF_LIFE * frames_per_second
         solvers: dict[str, Callable[[], BlockSolver]] = {
-            "room": lambda: RoomSolver(len(names), half_life),
-            "pan": lambda: PanSolver(len(names), half_life),
+            "room": lambda: RoomSolver(len(model.names), half_life),
+            "pan": lambda: PanSolver(len(model.names), half_life),
         }
         self._new_solver = solvers[spatial]
         self.reset()
@@ -106,64 +77,80 @@ class SpatialImages:
         """Forget everything pushed so far, and what was learned from it."""
         self._waiting: Frames | None = None
         self._solver = self._new_solver()
-        self._is_checked = False
-        if self._learner is not None:
-            self._learner.reset()
+        self._is_checked = self._has_doubted = False
+        self._agreement = np.zeros((2, 2, len(self.names)))
+        self._variances.reset()
 
-    def push(self, frames: Frames) -> Frames:
-        """Take the next frames; return the images that are ready of all sources but the last.
+    def look(self, frames: Frames) -> None:
+        """Nothing that could be found before a block is complete; see `ImageStream`."""
 
-        Parameters
-        ----------
-        frames : complex64 array of shape (n, n_channels, n_bins)
-
-        Returns
-        -------
-        complex64 array of shape (n_sources - 1, m, n_channels, n_bins)
-        """
+    def push(self, frames: Frames, looked: Sequence[None]) -> Images:
+        """Take the next frames; return the images that are ready; see `ImageStream`."""
         if self._waiting is None:
             self._check_channels(frames)
         waiting = frames if self._waiting is None else np.concatenate([self._waiting, frames])
         n_whole = len(waiting) - len(waiting) % self._batch_size
         blocks = np.split(waiting[:n_whole], max(1, n_whole // self._batch_size))
         self._waiting = waiting[n_whole:].copy()
-        return np.concatenate([self._images(block) for block in blocks], axis=1)
+        images = np.concatenate([self._separated(block) for block in blocks], axis=1)
+        return Images(n_whole, lambda rows: images[:, rows])
 
-    def flush(self) -> Frames:
+    def flush(self) -> Images:
         """Return the last images, and reset."""
         waiting = self._waiting
         if waiting is None:
             waiting = np.zeros((0, len(self.names), self._n_bins), np.complex64)
-        images = self._images(waiting)
+        images = self._separated(waiting)
         self.reset()
-        return images
+        return Images(len(waiting), lambda rows: images[:, rows])
 
-    def _images(self, block: Frames) -> Frames:
+    def _separated(self, block: Frames) -> Frames:
         if not len(block):
             return np.zeros((len(self.names) - 1, *block.shape), np.complex64)
         if not self._is_checked:
             self._is_checked = _warn_of_channels(block, self._spatial)
-        model = self._model(block)
-        images = self._solver.images(np.ascontiguousarray(np.transpose(block, (2, 1, 0))), model)
+        scaled, peak = levelled(block)
+        self._variances.follow(known_power(scaled, self._n_known), peak)
+        frames = np.ascontiguousarray(np.transpose(block, (2, 1, 0)))
+        images = self._solver.images(frames, self._variances)
+        if self._spatial == "room" and not self._is_believable(frames, images):
+            scaled_frames = frames / max(float(np.abs(frames).max()), 1e-30)
+            shares = _shares(self._variances, scaled_frames)
+            images = shares[:-1, :, None] * frames
         return np.transpose(images, (0, 3, 2, 1))
 
-    def _model(self, block: Frames) -> SourceVariances:
-        if self._learner is None:
-            assert self._fixed is not None
-            return self._fixed
-        assert isinstance(self._models, Sources)
-        scaled, peak = levelled(block)
-        spectra = known_power(scaled, self._models.stft.n_bins)
-        return self._variances(self._learner.learn(self._models.audio.from_power(spectra), peak))
+    def _is_believable(self, frames: Frames, images: Frames) -> bool:
+        """Whether every output sounds like its source, over this block and the fading past.
 
-    def _variances(self, models: Sources | TrainedModel) -> SourceVariances:
-        if not isinstance(models, Sources):
-            return TrainedVariances(models, self._n_bins)
-        together = len(models.names) == len(self._models.names)  # none of them is free
-        dictionaries = DictionaryVariances(models, self._n_bins, together=together)
-        if self._trained is None:
-            return dictionaries
-        return MixedVariances(self._trained, dictionaries, self._n_bins)
+        Where demixing went wrong, the models divide each output among the sources, much more than
+        what their masks make of the mixture. And where most of the sound is in phase, it was
+        produced, and not recorded by microphones in a room.
+        """
+        peak = float(np.abs(frames).max())
+        if not peak > 0:
+            return True
+        mixture, own = frames[..., ::THINNED] / peak, images[..., ::THINNED] / peak
+        outputs = [*own, mixture - own.sum(axis=0)]
+        masked = _shares(self._variances, mixture)[:, :, None] * mixture
+        self._agreement *= 0.5 ** (frames.shape[2] / self._half_life)
+        for source in range(len(self.names)):
+            for kind, output in enumerate((outputs[source], masked[source])):
+                power = np.square(np.abs(output)).mean(axis=1)
+                agrees = float((_shares(self._variances, output)[source] * power).sum())
+                self._agreement[kind, :, source] += agrees * peak**2, float(power.sum()) * peak**2
+        demixed, masks = self._agreement[:, 0] / (self._agreement[:, 1] + 1e-300)
+        is_produced = frames.shape[1] == 2 and _are_in_phase(mixture)
+        is_believable = not is_produced and bool((demixed >= LEAST_AGREEMENT * masks).all())
+        if not is_believable and not self._has_doubted:
+            self._has_doubted = True
+            why = "the demixed sources do not sound like their models"
+            if is_produced:
+                why = "both channels are in phase, as in produced stereo"
+            warnings.warn(
+                f"spatial='room' is not used where {why}; the models alone separate there.",
+                stacklevel=4,
+            )
+        return is_believable
 
     def _check_channels(self, frames: Frames) -> None:
         n_sources, n_channels = len(self.names), frames.shape[1] if frames.ndim == 3 else 1
@@ -187,22 +174,6 @@ class SpatialImages:
                 f"spatial='room' separates as many sources as there are channels, and {n_sources} "
                 f"sources are fewer than {n_channels} channels; keep {n_sources} channels, or add "
                 "a source with n_free (--free), such as the noise of the room."
-            )
-
-
-def _warn_of_dictionaries_alike(sources: Sources, spatial: str) -> None:
-    rows = sources.dictionary / np.linalg.norm(sources.dictionary, axis=1, keepdims=True)
-    own = [rows[sources.source_of == source] for source in range(len(sources.names))]
-    for i, j in combinations(range(len(own)), 2):
-        same = own[i].shape == own[j].shape and bool(
-            (np.sum(own[i] * own[j], axis=1) > ALIKE).all()
-        )
-        if same:
-            warnings.warn(
-                f"The sources {sources.names[i]!r} and {sources.names[j]!r} have the same "
-                f"dictionary, so spatial={spatial!r} cannot know which is which, and may exchange "
-                "them; learn a dictionary for each.",
-                stacklevel=4,
             )
 
 
@@ -230,3 +201,17 @@ def _warn_of_channels(block: Frames, spatial: str) -> bool:
             )
             break
     return True
+
+
+def _shares(variances: SourceVariances, frames: Frames) -> NDArray[np.float32]:
+    """What the models make of frames of shape (n_bins, n_channels, n_frames): masks."""
+    power: NDArray[np.float32] = np.square(np.abs(frames)).mean(axis=1)
+    found = variances.start(power)
+    shares: NDArray[np.float32] = found / (found.sum(axis=0) + np.float32(1e-20))
+    return shares
+
+
+def _are_in_phase(frames: Frames) -> bool:
+    left, right = np.moveaxis(frames, 1, 0)
+    is_mono = np.array_equal(left, right)  # of which there is a warning already
+    return not is_mono and in_phase_share(left, right) > IN_PHASE

@@ -3,7 +3,7 @@
 import { byId, decibels, el, hertz, percent, pressed, setBusy } from "./dom.js";
 import { hueOf, rgbOf } from "./colours.js";
 import { finder } from "./finder.js";
-import { act, listenMix, mix, store } from "./store.js";
+import { act, clearMix, factors, listenMix, mix, store } from "./store.js";
 
 
 export class Board {
@@ -11,8 +11,11 @@ export class Board {
   #selected = new Set(); // components
   #drawn = "";
 
-  constructor(timeline) {
+  hearing = null; // the key of what plays alone
+
+  constructor(timeline, hear) {
     this.timeline = timeline;
+    this.hear = hear;
     this.#panel.addEventListener("keydown", (event) => this.#key(event));
     listenMix(() => this.showMix());
   }
@@ -39,13 +42,14 @@ export class Board {
     for (const index of this.#selected) if (!items.has(index)) this.#selected.delete(index);
     const grouped = new Set(project.groups.flatMap((group) => group.components));
     const rest = components.items.filter(({ index }) => !grouped.has(index));
-    const isProposed = project.groups.some(({ proposed }) => proposed);
+    const isProposed = project.groups.some(({ is_proposed }) => is_proposed);
     return [
       el("div", { class: "line" },
         el("h2", {}, "Sounds"),
         el("p", { class: "quiet grow" },
-          "Drag sounds between groups, or press 1 to 9. Hover over a sound to see its part of the picture."),
-        isProposed && el("button", { type: "button", onclick: () => act("confirm") }, "Keep all groups"),
+          "Notes, drum hits and hiss, not instruments yet: listen with ▶, drag them between groups or press 1 to 9, and name the groups."),
+        el("button", { type: "button", id: "hear-all", onclick: clearMix, title: "Clear every mute and solo" }, "Hear all"),
+        el("button", { type: "button", disabled: !isProposed, onclick: () => act("confirm") }, "Keep all groups"),
         el("button", { type: "button", onclick: () => this.#newGroup() , title: "New group from the selected sounds (N)" }, "New group")),
       el("div", { class: "lanes" },
         ...project.groups.map((group, n) => this.#lane(group, n, items, components)),
@@ -53,7 +57,7 @@ export class Board {
       el("details", { class: "again" }, el("summary", {}, "Find or group again"),
         finder("music", "Find again"),
         this.#proposer()),
-    ].filter(Boolean);
+    ];
   }
 
   #proposer() {
@@ -66,7 +70,7 @@ export class Board {
   }
 
   #lane(group, n, items, components) {
-    const { id, name, proposed } = group;
+    const { id, name, is_proposed: proposed } = group;
     const own = group.components.map((index) => items.get(index)).filter(Boolean)
       .sort((a, b) => b.share - a.share);
     const share = own.reduce((sum, item) => sum + item.share, 0);
@@ -77,30 +81,29 @@ export class Board {
       "aria-label": `Group ${name}`, data: { group: id },
     },
     el("div", { class: "head" },
-      el("div", { class: "title" },
-        el("kbd", { title: `Key ${n + 1} moves the selected sounds here` }, String(n + 1)),
-        this.#nameOf(group)),
-      el("p", { class: "quiet" },
+      el("kbd", { title: `Key ${n + 1} moves the selected sounds here` }, String(n + 1)),
+      this.#nameOf(group),
+      this.#strip(`g${id}`, name, group.components, own.length ? own.map(({ curve }) => curve) : [[0]]),
+      el("p", { class: "quiet grow" },
         `${own.length} sound${own.length === 1 ? "" : "s"} · ${percent(share)} `,
         proposed && el("span", { class: "tag" }, "proposed"),
         isSilent && el("span", { class: "tag warn" }, "almost silent")),
-      this.#strip(`g${id}`, name),
-      el("div", { class: "menu" },
-        proposed && el("button", { type: "button", onclick: () => act("confirm", { group: id }) }, "Keep"),
-        this.#mover(id),
-        own.length > 0 && el("button", {
-          type: "button", data: { waits: "" }, title: "Find more sounds inside this group",
+      this.#mover(id),
+      el("button", { type: "button", disabled: !proposed, onclick: () => act("confirm", { group: id }) }, "Keep"),
+      menu(`More for ${name}`,
+        el("button", {
+          type: "button", data: own.length ? { waits: "" } : {}, disabled: !own.length, title: "Find more sounds inside this group",
           onclick: () => act("split further", { group: id }),
         }, "Split further"),
-        own.length > 1 && el("button", {
-          type: "button", title: "Move the selected sounds of this group into a new one beside it",
+        el("button", {
+          type: "button", disabled: own.length < 2, title: "Move the selected sounds of this group into a new one beside it",
           onclick: () => this.#split(group, own),
         }, "Split"),
         others.length > 0 && this.#merger(group, others),
         el("button", { type: "button", onclick: () => act("remove", { group: id }),
           title: "Remove the group; its sounds stay" }, "Remove"))),
     el("div", { class: "cards", role: "list", "aria-label": `Sounds of ${name}` },
-      ...own.map((item) => this.#card(item, id))));
+      ...own.map((item) => el("div", { role: "listitem" }, this.#card(item, id)))));
     this.#droppable(lane, id);
     this.#showsShare(lane.querySelector(".head"), group.components, id);
     return lane;
@@ -109,11 +112,11 @@ export class Board {
   #restLane(rest) {
     const lane = el("section", { class: "lane rest", "aria-label": "The rest: in no group" },
       el("div", { class: "head" },
-        el("div", { class: "title" }, el("kbd", { title: "Key 0 takes the selected sounds out of their groups" }, "0"), el("strong", {}, "The rest")),
-        el("p", { class: "quiet" }, rest.length ? `${rest.length} in no group` : "every sound is in a group"),
-        el("div", { class: "menu" }, this.#mover(null))),
+        el("kbd", { title: "Key 0 takes the selected sounds out of their groups" }, "0"), el("strong", {}, "The rest"),
+        el("p", { class: "quiet grow" }, rest.length ? `${rest.length} in no group` : "every sound is in a group"),
+        this.#mover(null)),
       el("div", { class: "cards", role: "list", "aria-label": "Sounds in no group" },
-        ...rest.map((item) => this.#card(item, null))));
+        ...rest.map((item) => el("div", { role: "listitem" }, this.#card(item, null)))));
     this.#droppable(lane, null);
     return lane;
   }
@@ -151,14 +154,17 @@ export class Board {
     return choice;
   }
 
-  #strip(key, name) {
+  #strip(key, name, components, curves) {
     const gain = el("input", {
       type: "range", min: -40, max: 12, step: 0.5, value: store.mix.gains[key] ?? 0,
       "aria-label": `Gain of ${name}`, title: "Gain; double click for 0 dB", data: { gain: key },
       oninput: () => mix(key, { gain: Number(gain.value) }),
       ondblclick: () => { gain.value = 0; mix(key, { gain: 0 }); },
     });
+    const curve = curves[0].map((_, n) => Math.max(...curves.map((each) => each[n])));
     return el("div", { class: "strip" },
+      el("button", { type: "button", class: "round", title: "Hear it alone, where it is loudest", "aria-label": `Hear ${name} alone`, data: { hear: key },
+        disabled: !components.length, onclick: () => this.hear(key, components, curve) }, "▶"),
       el("button", { type: "button", class: "round", title: "Mute (M)", "aria-label": `Mute ${name}`, data: { mute: key },
         onclick: () => mix(key, { mute: !store.mix.muted.has(key) }) }, "M"),
       el("button", { type: "button", class: "round", title: "Solo (S)", "aria-label": `Solo ${name}`, data: { solo: key },
@@ -167,19 +173,19 @@ export class Board {
   }
 
   #card(item, group) {
-    const { index, share, centre, silent, curve } = item;
+    const { index, share, band, silent, curve, spectrum } = item;
     const name = `Sound ${index + 1}`;
     const key = `c${index}`;
+    const where = `${hertz(band[0])} to ${hertz(band[1])}`;
     const card = el("article", {
       class: `card${group ? ` hue-${hueOf(group)}` : ""}${silent ? " faint" : ""}`,
-      role: "listitem", tabindex: 0, draggable: "true", data: { key, component: index },
-      "aria-label": `${name}, ${percent(share)} of the sound, around ${hertz(centre)}`,
-      "aria-current": String(this.#selected.has(index)),
+      tabindex: 0, draggable: "true", data: { key, component: index },
+      "aria-label": `${name}, ${percent(share)} of the sound, mostly ${where}`,
+      "aria-current": String(this.#selected.has(index)), title: `Mostly ${where}`,
     },
     el("div", { class: "title" }, el("strong", {}, name), el("span", { class: "quiet" }, percent(share))),
-    sparkline(curve),
-    el("p", { class: "quiet" }, `around ${hertz(centre)}`),
-    this.#strip(key, name));
+    el("div", { class: "curves" }, sparkline(curve), sparkline(spectrum, "spectrum")),
+    this.#strip(key, name, [index], [curve]));
     card.addEventListener("click", (event) => {
       if (event.target.closest("button, input")) return;
       this.#select(index, event.ctrlKey || event.metaKey || event.shiftKey);
@@ -242,6 +248,14 @@ export class Board {
       const gain = gains[output.dataset.shows] ?? 0;
       output.textContent = gain ? decibels(gain, 1) : "";
     }
+    for (const button of this.#panel.querySelectorAll("[data-hear]"))
+      pressed(button, button.dataset.hear === this.hearing);
+    const { components } = store.state;
+    if (!components) return;
+    const heard = factors(components.items.length);
+    for (const card of this.#panel.querySelectorAll(".card"))
+      card.classList.toggle("unheard", heard[Number(card.dataset.component)] === 0);
+    byId("hear-all").disabled = !muted.size && !soloed.size;
   }
 
   // ---- actions ----
@@ -255,6 +269,13 @@ export class Board {
     for (const card of this.#panel.querySelectorAll(".card"))
       card.setAttribute("aria-current", String(this.#selected.has(Number(card.dataset.component))));
     this.#panel.classList.toggle("selecting", this.#selected.size > 0);
+  }
+
+  // Selects these sounds and shows the first of them.
+  choose(components) {
+    this.#unselect();
+    for (const component of components) this.#select(component, true);
+    this.#panel.querySelector(".card[aria-current=true]")?.scrollIntoView({ block: "nearest" });
   }
 
   #chosen(event) {
@@ -325,11 +346,35 @@ export class Board {
 }
 
 
-function sparkline(curve) {
+// Actions that are needed now and then; one menu is open at a time, and lies above the page.
+function menu(label, ...actions) {
+  const details = el("details", { class: "menu" },
+    el("summary", { "aria-label": label, title: "More" }, "⋯"), el("div", {}, ...actions));
+  details.addEventListener("toggle", () => {
+    if (!details.open) return;
+    for (const other of document.querySelectorAll("details.menu[open]")) if (other !== details) other.open = false;
+  });
+  details.addEventListener("focusout", ({ relatedTarget }) => {
+    if (relatedTarget && !details.contains(relatedTarget)) details.open = false;
+  });
+  details.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    event.stopPropagation();
+    details.open = false;
+    details.firstChild.focus();
+  });
+  return details;
+}
+document.addEventListener("click", ({ target }) => {
+  for (const open of document.querySelectorAll("details.menu[open]")) if (!open.contains(target)) open.open = false;
+});
+
+function sparkline(curve, kind = "") {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   svg.setAttribute("viewBox", "0 0 100 100");
   svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("aria-hidden", "true");
+  if (kind) svg.setAttribute("class", kind);
   const path = document.createElementNS(svg.namespaceURI, "path");
   const width = 100 / curve.length;
   const points = curve.map((value, n) => `L${((n + 0.5) * width).toFixed(1)} ${100 - value}`);

@@ -41,7 +41,7 @@ export function showExport(tab) {
 }
 
 function exportVoice(cleaner) {
-  if (!cleaner) return show("Export", el("p", {}, "Select a pause and press “This is noise” first."), el("div", { class: "line" }, closer()));
+  if (!cleaner) return show("Export", el("p", {}, "Press “Clean” first."), el("div", { class: "line" }, closer()));
   const format = formats();
   const start = async () => {
     await sendMix();
@@ -56,10 +56,9 @@ function exportVoice(cleaner) {
 }
 
 export function showClose() {
-  const isWork = store.state.project.groups.some(({ proposed }) => !proposed);
-  if (!isWork) return act("close");
+  if (store.state.saved !== "changed") return act("close");
   return show("Close",
-    el("p", {}, "The groups are lost unless you have saved them."),
+    el("p", {}, "The groups have changed since they were last saved."),
     el("div", { class: "line" },
       el("button", { value: "ok", class: "primary", onclick: () => act("close") }, "Close"),
       closer("Cancel")));
@@ -72,6 +71,7 @@ const KEYS = [
   ["Space", "play or pause"], ["O", "the original, to compare"], ["L", "repeat the selection"],
   ["← →", "move in the picture, or between sounds"], ["Shift ← →", "select"],
   ["+ −", "zoom in and out"], ["Z, Shift Z", "zoom to the selection, show all"],
+  ["F", "frequencies evenly spaced, or octaves"], ["[ ]", "show more or fewer frequencies"],
   ["Esc", "clear the selection"], ["1 … 9", "move the sound, or the selected ones, to that group"],
   ["0", "take the sound out of its group"], ["N", "new group"], ["Enter or X", "select or deselect a sound"],
   ["M, S", "mute, solo the sound or group"],
@@ -81,6 +81,6 @@ const KEYS = [
 export function showHelp() {
   show("Keys",
     el("dl", { class: "keys" }, ...KEYS.flatMap(([key, text]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, text)])),
-    el("p", { class: "quiet" }, "Drag over the picture to select a part; click to move there. Ctrl and the mouse wheel zoom."),
+    el("p", { class: "quiet" }, "Drag along the picture to select a part, across it for a box of time and frequency; click to move there. The mouse wheel zooms the time with Ctrl, and frequencies with Alt."),
     el("div", { class: "line" }, closer()));
 }

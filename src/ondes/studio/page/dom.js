@@ -24,6 +24,18 @@ export function clock(seconds, decimals = 0) {
   return hours ? `${hours}:${String(minutes).padStart(2, "0")}:${rest}` : `${minutes}:${rest}`;
 }
 
+// The time of day where the recording's name has it, else the time from the beginning; and the file.
+export function moment(places, time, decimals = 0) {
+  const place = places.find(({ offset, seconds }) => time < offset + seconds) ?? places.at(-1);
+  if (!place) return { text: clock(time, decimals), name: "" };
+  if (!place.clock) return { text: clock(time, decimals), name: place.name };
+  const scale = 10 ** decimals;
+  const at = Math.floor((time - place.offset) * scale + 1e-6) / scale;
+  const day = new Date(`${place.clock.slice(0, 19)}Z`);
+  const iso = new Date(day.getTime() + Math.round(at * 1000)).toISOString();
+  return { text: iso.slice(11, decimals ? 20 + decimals : 19), name: place.name };
+}
+
 export const decibels = (value, digits = 0) =>
   `${value < -0.05 ? "−" : ""}${Math.abs(value).toFixed(digits)} dB`;
 

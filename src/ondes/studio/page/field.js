@@ -1,22 +1,23 @@
-// Hours of recordings: how loud each sound is over time, events, odd moments, and new sounds.
+// Hours of recordings: how loud each sound is over time, events, novel moments, and new sounds.
 
 import { bytes, post } from "./api.js";
-import { byId, clock, decibels, el, setBusy } from "./dom.js";
+import { byId, decibels, el, moment, setBusy } from "./dom.js";
 import { lookup, rgbOf } from "./colours.js";
 import { finder } from "./finder.js";
-import { spanOf } from "./speech.js";
+import { bandOf, spanOf } from "./speech.js";
 import { act, complain, places, store } from "./store.js";
 
 const LOWEST_DB = -120; // bytes are half decibels above it, as in field.py
 const RANGE = 120; // half decibels from dark to bright
-const N_ODD = 8;
+const N_NOVEL = 8;
 const ROW = 14; // pixels
+const AROUND = 5; // seconds before and after a sound, which are not that sound
 
 export class Field {
   #panel = byId("panel-field");
   #drawn = "";
   #model = null;
-  #heard = new Map(); // recording -> { every, n, k, oddness, levels }
+  #levels = new Map(); // recording -> { every, n, k, novelty, levels }
   #rows = []; // { name, components, colour }
   #chosen = null; // name of the row whose events are shown
   #learned = null; // a sound that is being learned: its row is chosen when it is there
@@ -64,11 +65,11 @@ export class Field {
       el("div", { class: "beside" },
         el("div", { class: "rows", "aria-hidden": "true", id: "heat-names" }),
         el("div", { class: "map" }, el("canvas", { id: "heat-map", role: "img", "aria-label": "Level of each group over time" }))),
-      el("div", { id: "odd" },
-        el("h3", {}, "Odd moments"),
+      el("div", { id: "novelty" },
+        el("h3", {}, "Novel moments"),
         el("p", { class: "quiet" }, "Where the sounds that were found explain the recording worst."),
-        el("div", { class: "beside" }, el("span"), el("canvas", { id: "odd-curve", role: "img", "aria-label": "Oddness over time" })),
-        el("div", { class: "line", id: "odd-moments", role: "group", "aria-label": "The oddest moments" })),
+        el("div", { class: "beside" }, el("span"), el("canvas", { id: "novelty-curve", role: "img", "aria-label": "Novelty over time" })),
+        el("div", { class: "line", id: "novel-moments", role: "group", "aria-label": "The most novel moments" })),
       el("div", { class: "columns" }, this.#events(), this.#learner(), this.#tables()),
     ];
   }
@@ -115,12 +116,13 @@ export class Field {
     const learn = async () => {
       const span = spanOf(this.timeline.selection);
       if (!span) return;
+      const [low, high] = bandOf(this.timeline.selection);
       this.#learned = name.value.trim();
-      if (!(await act("learn sound", { ...span, name: name.value }))) this.#learned = null;
+      if (!(await act("learn sound", { ...span, low, high, name: name.value }))) this.#learned = null;
     };
     return el("section", { class: "card-like", "aria-label": "Learn a sound" },
       el("h3", {}, "Learn this sound"),
-      el("p", { class: "quiet" }, "Drag over one call in the picture and name it. Then similar moments become events."),
+      el("p", { class: "quiet" }, "Drag a box over one call in the picture, as narrow in time and frequency as it is, and name it. The seconds around it are learned as what it is not. Then similar moments become events."),
       el("label", {}, "Name ", name),
       el("button", { type: "button", id: "learn-sound", data: { waits: "", selects: "" }, onclick: learn }, "Learn this sound, find more"));
   }
@@ -128,10 +130,12 @@ export class Field {
   #tables() {
     const every = el("input", { type: "number", id: "every", min: 0.05, max: 3600, step: 0.05, value: this.#table.every, oninput: () => (this.#table.every = every.value) });
     const format = el("select", { id: "table-format" },
-      el("option", { value: "csv" }, "CSV"), el("option", { value: "parquet" }, "Parquet"), el("option", { value: "npz" }, "NumPy"));
+      el("option", { value: "csv" }, "CSV"), el("option", { value: "parquet" }, "Parquet"), el("option", { value: "npz" }, "NumPy"),
+      el("option", { value: "raven" }, "Raven (events)"), el("option", { value: "kaleidoscope" }, "Kaleidoscope (events)"));
     format.value = this.#table.format;
     format.addEventListener("change", () => (this.#table.format = format.value));
-    const start = (what) => act("export", { what, format: format.value, every: Number(every.value), ...this.#rule() });
+    const start = (what) => act("export", { what, format: format.value, every: Number(every.value),
+      rows: this.#rows.map(({ name, components }) => [name, components]), ...this.#rule() });
     const button = (id, text) => el("button", { type: "button", id, data: { waits: "" }, onclick: () => start(id.slice(6)) }, text);
     return el("section", { class: "card-like", "aria-label": "Export tables" },
       el("h3", {}, "Tables"),
@@ -145,7 +149,7 @@ export class Field {
     return { name: this.#chosen, components: row?.components ?? [], ...this.#settings };
   }
 
-  // A new sound's events: a little below how loud it was where it was learned.
+  // A new sound's events: between how loud it was where it was learned, and the moments around.
   #chooseLearned() {
     this.#chosen = this.#learned;
     this.#learned = null;
@@ -157,26 +161,26 @@ export class Field {
 
   // ---- data ----
 
-  async #load({ model, items, heard }) {
+  async #load({ model, items, levels: all }) {
     if (this.#model !== model) {
       this.#model = model;
-      this.#heard = new Map();
+      this.#levels = new Map();
     }
     const k = items.length;
     try {
-      for (const [recording, { every, steps }] of Object.entries(heard)) {
-        if (this.#heard.has(recording)) continue;
+      for (const [recording, { every, steps }] of Object.entries(all)) {
+        if (this.#levels.has(recording)) continue;
         const data = await bytes(`levels/${recording}/${model}`);
         if (this.#model !== model) return;
-        const oddness = new Float32Array(data, 0, steps);
-        this.#heard.set(recording, { every, n: steps, k, oddness, levels: new Uint8Array(data, 4 * steps) });
+        const novelty = new Float32Array(data, 0, steps);
+        this.#levels.set(recording, { every, n: steps, k, novelty, levels: new Uint8Array(data, 4 * steps) });
       }
     } catch (error) {
       complain(error);
     }
     if (this.#isNew) this.#setThreshold();
     this.#draw();
-    this.#showOddMoments();
+    this.#showNovelMoments();
     this.#find();
   }
 
@@ -184,12 +188,17 @@ export class Field {
     this.#isNew = false;
     const row = this.#rows.find(({ name }) => name === this.#chosen);
     const span = spanOf(this.timeline.selection);
-    const heard = span && this.#heard.get(span.recording);
-    if (!row || !heard) return;
-    let loudest = 0;
-    for (let step = Math.floor(span.start / heard.every); step < Math.min(heard.n, span.end / heard.every); step++)
-      loudest = Math.max(loudest, byteOf(heard, row.components, step));
-    this.#settings.threshold = Math.max(-110, Math.round(LOWEST_DB + loudest / 2 - 8));
+    const own = span && this.#levels.get(span.recording);
+    if (!row || !own) return;
+    const [first, last] = [Math.floor(span.start / own.every), Math.ceil(span.end / own.every)];
+    const around = Math.round(AROUND / own.every);
+    const level = (from, to) => Array.from({ length: Math.max(0, Math.min(to, own.n) - Math.max(from, 0)) },
+      (_, n) => byteOf(own, row.components, Math.max(from, 0) + n));
+    const inside = Math.max(0, ...level(first, last + 1));
+    const outside = [...level(first - around, first - 2), ...level(last + 3, last + around)].sort((a, b) => a - b);
+    const usual = outside[Math.floor(0.95 * outside.length)] ?? 0;
+    const between = Math.max(inside - 10, (inside + usual) / 2);
+    this.#settings.threshold = Math.max(-110, Math.round(LOWEST_DB + between / 2));
     const slider = byId("threshold");
     if (slider) slider.value = this.#settings.threshold;
     const choice = byId("event-row");
@@ -222,11 +231,12 @@ export class Field {
   }
 
   #event({ clock: time, level, start, end }, mark) {
-    const when = time ? time.replace("T", " ").slice(0, 19) : clock(mark.start, 1);
+    const { text, name } = moment(places(), mark.start, 1);
+    const when = time ? `${time.slice(0, 10)} ${text}` : text;
     return el("tr", {},
       el("td", {}, el("button", { type: "button", class: "round", "aria-label": `Hear the event at ${when}`,
         onclick: () => this.#hear(mark.start, mark.end) }, "▶")),
-      el("td", {}, when), el("td", {}, `${(end - start).toFixed(1)} s`), el("td", {}, decibels(level, 1)));
+      el("td", { title: name }, when), el("td", {}, `${(end - start).toFixed(2)} s`), el("td", {}, decibels(level, 2)));
   }
 
   #hear(start, end) {
@@ -239,34 +249,37 @@ export class Field {
     if (!this.player.isPlaying) this.player.play();
   }
 
-  #showOddMoments() {
+  #showNovelMoments() {
     const moments = [];
     for (const { id, offset } of places()) {
-      const heard = this.#heard.get(id);
-      if (!heard) continue;
-      for (let step = 0; step < heard.n; step++)
-        moments.push({ time: offset + step * heard.every, odd: heard.oddness[step], every: heard.every });
+      const own = this.#levels.get(id);
+      if (!own) continue;
+      for (let step = 0; step < own.n; step++)
+        moments.push({ time: offset + step * own.every, novelty: own.novelty[step], every: own.every });
     }
-    moments.sort((a, b) => b.odd - a.odd);
+    moments.sort((a, b) => b.novelty - a.novelty);
     const chosen = [];
     for (const moment of moments) {
-      if (chosen.length === N_ODD || !(moment.odd > 0)) break;
+      if (chosen.length === N_NOVEL || !(moment.novelty > 0)) break;
       if (chosen.every(({ time }) => Math.abs(time - moment.time) > 2)) chosen.push(moment);
     }
-    byId("odd-moments")?.replaceChildren(...chosen.map(({ time, odd, every }) =>
-      el("button", { type: "button", onclick: () => this.#hear(time, time + every), title: "Hear it" },
-        `${clock(time, 1)} · ${odd.toFixed(1)}`)));
+    byId("novel-moments")?.replaceChildren(...chosen.map(({ time, novelty, every }) =>
+{
+      const { text, name } = moment(places(), time, 1);
+      return el("button", { type: "button", onclick: () => this.#hear(time, time + every), title: `Hear it, in ${name}` },
+        `${text} · ${novelty.toFixed(1)}`);
+    }));
   }
 
   // ---- drawing ----
 
   #draw() {
     const map = byId("heat-map");
-    if (!map?.clientWidth || !this.#heard.size) return;
+    if (!map?.clientWidth || !this.#levels.size) return;
     const width = Math.round(map.clientWidth * Math.min(2, window.devicePixelRatio || 1));
     const columns = this.#columns(width);
     this.#drawMap(map, width, columns);
-    this.#drawCurve(byId("odd-curve"), width, columns);
+    this.#drawCurve(byId("novelty-curve"), width, columns);
     byId("heat-names").replaceChildren(...this.#rows.map(({ name }, n) => {
       const label = el("span", { title: name }, name);
       label.style.top = `${n * ROW}px`;
@@ -277,16 +290,16 @@ export class Field {
   // For every pixel: which recording, and which steps of it.
   #columns(width) {
     const { start, end } = this.timeline.range;
-    const all = places().filter(({ id }) => this.#heard.has(id));
+    const all = places().filter(({ id }) => this.#levels.has(id));
     return Array.from({ length: width }, (_, x) => {
       const time = start + ((x + 0.5) / width) * (end - start);
       const place = all.find(({ offset, seconds }) => time >= offset && time < offset + seconds);
       if (!place) return null;
-      const heard = this.#heard.get(place.id);
-      const half = (end - start) / width / 2 / heard.every;
-      const at = (time - place.offset) / heard.every;
+      const own = this.#levels.get(place.id);
+      const half = (end - start) / width / 2 / own.every;
+      const at = (time - place.offset) / own.every;
       const first = Math.max(0, Math.floor(at - half));
-      return { heard, first, last: Math.min(heard.n - 1, Math.max(first, Math.ceil(at + half) - 1)) };
+      return { own, first, last: Math.min(own.n - 1, Math.max(first, Math.ceil(at + half) - 1)) };
     });
   }
 
@@ -296,10 +309,10 @@ export class Field {
     let top = 0;
     columns.forEach((column, x) => {
       if (!column) return;
-      const { heard, first, last } = column;
+      const { own, first, last } = column;
       this.#rows.forEach(({ components }, y) => {
         let loudest = 0;
-        for (let step = first; step <= last; step++) loudest = Math.max(loudest, byteOf(heard, components, step));
+        for (let step = first; step <= last; step++) loudest = Math.max(loudest, byteOf(own, components, step));
         loudness[y * width + x] = loudest;
         if (loudest > top) top = loudest;
       });
@@ -321,7 +334,7 @@ export class Field {
     const values = columns.map((column) => {
       if (!column) return 0;
       let largest = 0;
-      for (let step = column.first; step <= column.last; step++) largest = Math.max(largest, column.heard.oddness[step]);
+      for (let step = column.first; step <= column.last; step++) largest = Math.max(largest, column.own.novelty[step]);
       return largest;
     });
     const top = Math.max(...values) || 1;

@@ -10,6 +10,7 @@ export function finder(panel, text) {
   const ultrasonic = el("input", { type: "checkbox", checked: isFast });
   const find = () => act("find", {
     components: Number(count.value), groups: Number(groups.value), ultrasonic: isFast && ultrasonic.checked,
+    field: panel === "field",
   });
   return el("div", { class: "line" },
     el("label", {}, "Sounds to look for ", count),

@@ -1,12 +1,12 @@
 // Puts the page together: the state, the picture, the player, the panels and the keys.
 
-import { address, upload } from "./api.js";
+import { address, bytes, post, upload } from "./api.js";
 import { Board } from "./board.js";
 import { byId, clock, el, isTyping, pressed } from "./dom.js";
 import { showClose, showExport, showHelp } from "./dialogs.js";
 import { Field } from "./field.js";
 import { Player } from "./player.js";
-import { Speech } from "./speech.js";
+import { Speech, bandOf, spanOf } from "./speech.js";
 import { Timeline } from "./timeline.js";
 import {
   act, complain, duration, factors, listen, listenComplaints, listenMix, openDropped, places, refresh, sendMix, store,
@@ -15,12 +15,18 @@ import {
 const TABS = ["music", "speech", "field"];
 const player = new Player();
 const timeline = new Timeline();
-const board = new Board(timeline);
-const speech = new Speech(timeline);
+const board = new Board(timeline, hear);
+const speech = new Speech(timeline, () => {
+  if (isOriginal && speech.mode !== "before") setOriginal(false);
+  applyMix();
+});
 const field = new Field(timeline, player);
 let tab = "music";
 let isOriginal = false;
 let preparedModel = null;
+let shownKind = null; // a talk opens in Speech, a folder in Field
+let audition = null; // { key, components }: what plays alone, whatever the mix is
+const axes = { music: timeline.axis, speech: timeline.axis, field: { ...timeline.axis, isLinear: true } };
 const seenMessages = new Set();
 const seenDownloads = new Set();
 
@@ -34,6 +40,7 @@ listen((state) => {
   byId("undo").disabled = !state.can_undo;
   byId("redo").disabled = !state.can_redo;
   showJob(state.job);
+  showChooser();
   for (const message of state.messages) if (!seenMessages.has(message.id)) {
     seenMessages.add(message.id);
     say(message.text, message.kind);
@@ -41,6 +48,12 @@ listen((state) => {
   for (const { id, name } of state.downloads) if (!seenDownloads.has(id)) {
     seenDownloads.add(id);
     fetchFile(address(`download/${id}`), name);
+    say(`Exported: ${name} is in your downloads.`);
+  }
+  showSaved(state);
+  if (state.kind !== shownKind) {
+    shownKind = state.kind;
+    if (shownKind && shownKind !== tab) return setTab(shownKind);
   }
   if (isOpen) {
     const [first] = state.recordings;
@@ -72,16 +85,24 @@ function loadSound(state) {
     sound,
     model: source?.model ?? null,
     chunk: source?.chunk ?? sound.chunk,
-    nParts: tab === "speech" && cleaner ? 2 : tab !== "speech" && components ? components.items.length : 1,
+    nParts: tab === "speech" && cleaner ? cleaner.parts : tab !== "speech" && components ? components.items.length : 1,
   });
   applyMix();
 }
 
 function applyMix() {
   const { components, cleaner } = store.state;
+  timeline.replace(tab === "speech" && !isOriginal && cleaner ? { model: cleaner.model, parts: speech.parts } : null);
   if (isOriginal) player.setGains(Array(player.nParts).fill(1));
-  else if (tab === "speech") player.setGains(cleaner ? [1, 10 ** (-store.mix.amount / 20)] : [1]);
+  else if (audition) player.setGains(Array.from({ length: player.nParts }, (_, n) => Number(audition.components.includes(n))));
+  else if (tab === "speech") player.setGains(speech.gains);
   else player.setGains(components ? factors(components.items.length) : [1]);
+}
+
+const SAVED = { saved: "saved", changed: "not saved", nothing: "" };
+function showSaved({ saved }) {
+  if (byId("saved").textContent !== SAVED[saved]) byId("saved").textContent = SAVED[saved];
+  byId("saved").className = saved === "changed" ? "quiet tag warn" : saved === "saved" ? "quiet tag" : "quiet";
 }
 
 function showMarks({ project }) {
@@ -90,8 +111,7 @@ function showMarks({ project }) {
     const place = span && all.find(({ id }) => id === span.recording);
     return place ? [{ start: place.offset + span.start, end: place.offset + span.end, colour, name }] : [];
   };
-  timeline.marks = tab === "speech"
-    ? [...mark(project.noise, [240, 128, 128], "noise"), ...mark(project.voice, [120, 200, 140], "speaker")]
+  timeline.marks = tab === "speech" ? mark(project.noise, [240, 128, 128], "noise")
     : tab === "field" ? field.marks : [];
   timeline.drawLines();
 }
@@ -157,8 +177,34 @@ player.addEventListener("change", showPlayer);
 player.addEventListener("trouble", (event) => complain(new Error(event.detail)));
 listenMix(applyMix);
 
-const toggle = () => (player.isPlaying ? player.pause() : player.play());
+function toggle() {
+  setAudition(null);
+  if (player.isPlaying) player.pause();
+  else player.play();
+}
+
+function setAudition(next) {
+  audition = next;
+  board.hearing = next?.key ?? null;
+  applyMix();
+  board.showMix();
+}
+
+// Plays one sound or group alone, where it is loudest; once more stops it.
+function hear(key, components, curve) {
+  if (audition?.key === key && player.isPlaying) {
+    player.pause();
+    return setAudition(null);
+  }
+  setOriginal(false);
+  setAudition({ key, components });
+  const loudest = (curve.indexOf(Math.max(...curve)) + 0.5) / curve.length * player.duration;
+  player.seek(timeline.selection?.start ?? Math.max(0, loudest - 1));
+  if (!player.isPlaying) player.play();
+}
+
 function setOriginal(isOn) {
+  if (isOn && audition) setAudition(null);
   isOriginal = isOn;
   pressed(byId("original"), isOn);
   applyMix();
@@ -171,12 +217,48 @@ function setLoop(isOn) {
 }
 
 timeline.addEventListener("seek", (event) => player.seek(event.detail));
-timeline.addEventListener("selection", () => {
+timeline.addEventListener("selection", showSelection);
+function showSelection() {
   const { selection } = timeline;
   byId("selection").textContent = selection
-    ? `${clock(selection.start, 1)} – ${clock(selection.end, 1)} selected` : "";
+    ? `${clock(selection.start, 2)} – ${clock(selection.end, 2)}`
+    : "Drag over the picture: along it for a part, across it for a box of time and frequency.";
+  const [low, high] = selection ? bandOf(selection).map(Math.round) : ["", ""];
+  for (const [id, value] of [["low", low], ["high", high]]) {
+    byId(id).disabled = !selection;
+    if (document.activeElement !== byId(id)) byId(id).value = value;
+  }
+  showChooser();
   if (player.loop) setLoop(Boolean(selection));
+}
+showSelection();
+
+function showChooser() {
+  byId("choose-sounds").hidden = tab !== "music";
+  byId("choose-sounds").disabled = !timeline.selection || !store.state?.components;
+}
+
+for (const id of ["low", "high"]) byId(id).addEventListener("change", () => {
+  const { start, end } = timeline.selection;
+  const [low, high] = [Number(byId("low").value), Number(byId("high").value)];
+  if (high > low) timeline.select(start, end, low, high);
 });
+
+async function chooseSounds() {
+  const { selection } = timeline;
+  const [low, high] = bandOf(selection);
+  try {
+    board.choose(await post("within", { ...spanOf(selection), low, high }));
+  } catch (error) {
+    complain(error);
+  }
+}
+
+timeline.addEventListener("axis", () => {
+  axes[tab] = timeline.axis;
+  pressed(byId("linear"), timeline.axis.isLinear);
+});
+const setLinear = () => (timeline.axis = { ...timeline.axis, isLinear: !timeline.axis.isLinear, low: null, high: null });
 
 // ---- buttons ----
 
@@ -191,6 +273,10 @@ on("zoom-in", () => timeline.zoom(0.5));
 on("zoom-out", () => timeline.zoom(2));
 on("zoom-all", () => timeline.showAll());
 on("zoom-selection", () => timeline.showSelection());
+on("linear", setLinear);
+on("narrower", () => timeline.zoomFrequency(0.6));
+on("wider", () => timeline.zoomFrequency(1 / 0.6));
+on("choose-sounds", chooseSounds);
 on("open", () => byId("files").click());
 on("choose", () => byId("files").click());
 on("save", save);
@@ -205,8 +291,16 @@ byId("files").addEventListener("change", async ({ target }) => {
 
 async function save() {
   await sendMix();
-  const name = (store.state.recordings[0]?.name ?? "work").replace(/\.[^.]*$/, "");
-  fetchFile(address("save"), `${name}.ondes`);
+  const name = `${(store.state.recordings[0]?.name ?? "work").replace(/\.[^.]*$/, "")}.ondes`;
+  try {
+    const url = URL.createObjectURL(new Blob([await bytes("save")]));
+    fetchFile(url, name);
+    setTimeout(() => URL.revokeObjectURL(url), 60_000);
+    await refresh();
+    say(`Saved: ${name} is in your downloads.`);
+  } catch (error) {
+    complain(error);
+  }
 }
 
 function setTab(next) {
@@ -217,6 +311,9 @@ function setTab(next) {
     button.tabIndex = each === tab ? 0 : -1;
   }
   document.documentElement.dataset.tab = tab;
+  if (audition) setAudition(null);
+  timeline.axis = axes[tab];
+  showChooser();
   refresh().catch(complain);
 }
 TABS.forEach((each, n) => {
@@ -292,6 +389,7 @@ document.addEventListener("keydown", (event) => {
     "+": () => timeline.zoom(0.5), "=": () => timeline.zoom(0.5), "-": () => timeline.zoom(2),
     z: () => (event.shiftKey ? timeline.showAll() : timeline.showSelection()),
     escape: () => timeline.select(0, 0), "?": showHelp,
+    f: setLinear, "]": () => timeline.zoomFrequency(0.6), "[": () => timeline.zoomFrequency(1 / 0.6),
   };
   const action = keys[key.toLowerCase()];
   if (!action || (key === " " && isButton)) return;

@@ -78,6 +78,11 @@ export function mix(key, change) {
   tellMix();
 }
 
+export function clearMix() {
+  for (const key of [...store.mix.muted]) mix(key, { mute: false });
+  for (const key of [...store.mix.soloed]) mix(key, { solo: false });
+}
+
 export function setAmount(amount) {
   store.mix.amount = amount;
   if (waiting.size === 0) setTimeout(sendMix, 150);
@@ -98,7 +103,11 @@ async function sendWaiting() {
   for (const [key, change] of changes) {
     const action = key === "amount" ? { action: "amount", amount: change } : { action: "mix", key, ...change };
     try {
-      await post("do", action);
+      const { saved } = await post("do", action);
+      if (saved !== store.state.saved) {
+        store.state.saved = saved;
+        tell();
+      }
     } catch (error) {
       complain(error);
     }

@@ -4,7 +4,7 @@ import { bytes } from "./api.js";
 
 export const COLUMNS = 256;
 export const ROWS = 160;
-const BASE = 1 / 64; // seconds per column at level 0, as in pictures.py
+const BASE = 1 / 64; // seconds per column at level 0, as in tiles.py
 const MIN_LEVEL = -3;
 const MAX_LEVEL = 15;
 const MAX_TILES = 160;

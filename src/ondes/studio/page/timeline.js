@@ -1,24 +1,28 @@
 // The picture of the recording: spectrogram, time, frequencies, selection and playhead.
 
-import { byId, clock, el, hertz } from "./dom.js";
+import { byId, clock, el, hertz, moment } from "./dom.js";
 import { lookup } from "./colours.js";
 import { COLUMNS, ROWS, Tiles, levelFor, secondsOf } from "./tiles.js";
 
 const SHORTEST_VIEW = 0.05; // seconds
 const RANGE = 150; // half decibels from dark to bright
 const DRAG = 4; // pixels before a press becomes a selection
+const BOX = 18; // pixels across before it becomes a box
+const NARROWEST = 100; // hertz
 
 export class Timeline extends EventTarget {
   #places = [];
   #picture = { lowest: 40, highest: 22050 };
+  #axis = { isLinear: false, low: null, high: null }; // null: as far as the picture goes
   #start = 0;
   #end = 1;
   #top = 200;
+  #replacement = null;
   #overlay = null; // { model, components, colour }
   #isDrawing = false;
   #tiles = new Tiles(() => this.draw());
   #work = document.createElement("canvas");
-  selection = null; // { start, end } in seconds
+  selection = null; // { start, end } in seconds, and { low, high } in hertz, or null for all
   marks = []; // { start, end, hue, name } of noise, voice and events
   position = 0;
 
@@ -69,14 +73,70 @@ export class Timeline extends EventTarget {
 
   showSelection() {
     if (this.selection) {
-      const { start, end } = this.selection;
+      const { start, end, low, high } = this.selection;
       const margin = 0.05 * (end - start);
+      if (low !== null) this.axis = { ...this.#axis, low: low * 0.9, high: high * 1.1 };
       this.show(start - margin, end + margin);
     }
   }
 
   showAll() {
+    this.axis = { ...this.#axis, low: null, high: null };
     this.show(0, this.duration);
+  }
+
+  // ---- frequencies: which are shown, and whether evenly spaced ----
+
+  get axis() {
+    return this.#axis;
+  }
+
+  set axis({ isLinear, low, high }) {
+    const { lowest, highest } = this.#picture;
+    const bottom = isLinear ? 0 : lowest;
+    low = Math.max(bottom, low ?? bottom);
+    high = Math.min(highest, high ?? highest);
+    if (high - low < NARROWEST) low = Math.max(bottom, high - NARROWEST);
+    const isAll = low <= bottom && high >= highest;
+    this.#axis = { isLinear, low: isAll ? null : low, high: isAll ? null : high };
+    this.#tiles.forgetQueue();
+    this.draw();
+    this.dispatchEvent(new Event("axis"));
+  }
+
+  get #band() {
+    const { lowest, highest } = this.#picture;
+    const { isLinear, low, high } = this.#axis;
+    return { isLinear, low: low ?? (isLinear ? 0 : lowest), high: high ?? highest };
+  }
+
+  // From 0 at the bottom to 1 at the top.
+  heightOf(hz) {
+    const { isLinear, low, high } = this.#band;
+    return isLinear ? (hz - low) / (high - low) : Math.log(Math.max(hz, 1) / low) / Math.log(high / low);
+  }
+
+  hertzAt(clientY) {
+    const { isLinear, low, high } = this.#band;
+    const { top, height } = this.view.getBoundingClientRect();
+    const t = Math.min(1, Math.max(0, 1 - (clientY - top) / height));
+    return isLinear ? low + t * (high - low) : low * (high / low) ** t;
+  }
+
+  zoomFrequency(factor, clientY = null) {
+    const { top, height } = this.view.getBoundingClientRect();
+    const { isLinear, low, high } = this.#band;
+    const middle = this.hertzAt(clientY ?? top + height / 2);
+    const to = (hz) => (isLinear ? middle + (hz - middle) * factor : middle * (hz / middle) ** factor);
+    this.axis = { isLinear, low: to(low), high: to(high) };
+  }
+
+  // Shows parts of a model instead of the recording: { model, parts: [{ part, lower }] }, in decibels.
+  replace(replacement) {
+    if (!replacement?.parts) replacement = null;
+    if (JSON.stringify(replacement) === JSON.stringify(this.#replacement)) return;
+    this.#replacement = replacement;
+    this.draw();
   }
 
   // Shows what some components take of the picture, in a colour; null shows all again.
@@ -85,9 +145,10 @@ export class Timeline extends EventTarget {
     this.draw();
   }
 
-  select(start, end) {
+  select(start, end, low = null, high = null) {
     const [a, b] = [Math.min(start, end), Math.max(start, end)];
-    const clipped = { start: Math.max(0, a), end: Math.min(b, this.duration) };
+    const clipped = { start: Math.max(0, a), end: Math.min(b, this.duration), low, high };
+    if (low !== null && low > high) [clipped.low, clipped.high] = [high, low];
     this.selection = clipped.end - clipped.start > 1e-3 ? clipped : null;
     this.drawLines();
     this.dispatchEvent(new Event("selection"));
@@ -101,7 +162,8 @@ export class Timeline extends EventTarget {
       this.show(position - 0.1 * length, position + 0.9 * length);
     this.drawLines();
     this.view.setAttribute("aria-valuenow", position.toFixed(2));
-    this.view.setAttribute("aria-valuetext", `${clock(position)} of ${clock(this.duration)}`);
+    const { text, name } = moment(this.#places, position);
+    this.view.setAttribute("aria-valuetext", `${text} in ${name}, ${clock(position)} of ${clock(this.duration)}`);
   }
 
   draw() {
@@ -132,7 +194,13 @@ export class Timeline extends EventTarget {
     context.globalAlpha = 1;
     context.fillStyle = "#04040e";
     context.fillRect(0, 0, this.canvas.width, this.canvas.height);
-    this.#drawTiles(context, "", lookup(this.#top || 200, RANGE));
+    const top = this.#top || 200;
+    if (this.#replacement) {
+      context.globalCompositeOperation = "lighten";
+      const { model, parts } = this.#replacement;
+      for (const { part, lower } of parts) this.#drawTiles(context, `/${model}/${part}`, lookup(top + 2 * lower, RANGE));
+      context.globalCompositeOperation = "source-over";
+    } else this.#drawTiles(context, "", lookup(top, RANGE));
     if (!this.#overlay) return;
     context.fillStyle = "rgba(4, 4, 14, 0.72)";
     context.fillRect(0, 0, this.canvas.width, this.canvas.height);
@@ -159,7 +227,10 @@ export class Timeline extends EventTarget {
   }
 
   #drawTile(context, place, level, index, part, table) {
-    const path = (l, i) => `tile/${place.id}/${l}/${i}${part}`;
+    const { isLinear, low, high } = this.#band;
+    const axis = isLinear || this.#axis.low !== null
+      ? `?axis=${isLinear ? "linear" : "log"}&low=${low.toFixed(1)}&high=${high.toFixed(1)}` : "";
+    const path = (l, i) => `tile/${place.id}/${l}/${i}${part}${axis}`;
     const span = secondsOf(level);
     const data = this.#tiles.get(path(level, index));
     if (data) {
@@ -226,9 +297,22 @@ export class Timeline extends EventTarget {
     const { width, height } = this.lines;
     context.clearRect(0, 0, width, height);
     const x = (seconds) => ((seconds - this.#start) / (this.#end - this.#start)) * width;
-    for (const { offset } of this.#places.slice(1)) {
+    if (this.#places.length > 1) for (const { offset, seconds, name } of this.#places) {
+      const from = Math.max(0, x(offset));
+      const width = x(offset + seconds) - from;
       context.fillStyle = "#ffffff66";
       context.fillRect(x(offset), 0, 1, height);
+      if (width < 60) continue;
+      context.save();
+      context.beginPath();
+      context.rect(from, 0, width - 4, height);
+      context.clip();
+      context.font = `${height / 20}px system-ui, sans-serif`;
+      context.fillStyle = "#000000b0";
+      context.fillRect(from + 2, height * 0.92, context.measureText(name).width + 10, height * 0.07);
+      context.fillStyle = "#ffffff";
+      context.fillText(name, from + 7, height * 0.975);
+      context.restore();
     }
     for (const { start, end, colour, name } of this.marks) {
       context.fillStyle = `rgb(${colour.join(" ")} / 0.28)`;
@@ -245,11 +329,14 @@ export class Timeline extends EventTarget {
     }
     if (this.selection) {
       const [from, to] = [x(this.selection.start), x(this.selection.end)];
+      const { low, high } = this.selection;
+      const top = low === null ? 0 : height * (1 - this.heightOf(high));
+      const tall = low === null ? height : height * (1 - this.heightOf(low)) - top;
       context.fillStyle = "rgba(255, 255, 255, 0.2)";
-      context.fillRect(from, 0, to - from, height);
-      context.fillStyle = "#ffffff";
-      context.fillRect(from, 0, 1.5, height);
-      context.fillRect(to - 1.5, 0, 1.5, height);
+      context.fillRect(from, top, to - from, tall);
+      context.strokeStyle = "#ffffff";
+      context.lineWidth = 1.5;
+      context.strokeRect(from, top - (low === null ? 2 : 0), to - from, tall + (low === null ? 4 : 0));
     }
     context.fillStyle = "#000000aa";
     context.fillRect(x(this.position) - 2, 0, 4, height);
@@ -258,13 +345,10 @@ export class Timeline extends EventTarget {
   }
 
   #drawAxes() {
-    const { lowest, highest } = this.#picture;
-    const marks = [50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000];
-    const place = (value) => Math.log(value / lowest) / Math.log(highest / lowest);
     byId("hertz").replaceChildren(
-      ...marks.filter((value) => place(value) > 0.02 && place(value) < 0.97).map((value) => {
-        const mark = el("span", {}, hertz(value).replace(".0", ""));
-        mark.style.bottom = `${100 * place(value)}%`;
+      ...this.#hertzMarks().map((value) => {
+        const mark = el("span", {}, hertz(value).replace(".0 ", " "));
+        mark.style.bottom = `${100 * this.heightOf(value)}%`;
         return mark;
       }));
     const length = this.#end - this.#start;
@@ -275,11 +359,21 @@ export class Timeline extends EventTarget {
     for (let n = Math.ceil(this.#start / step - 1e-9); n * step <= this.#end + 1e-9; n++) {
       const position = (n * step - this.#start) / length;
       if (position > 0.985) continue;
-      const tick = el("span", {}, clock(n * step, step < 0.1 ? 2 : step < 1 ? 1 : 0));
+      const tick = el("span", {}, moment(this.#places, n * step, step < 0.1 ? 2 : step < 1 ? 1 : 0).text);
       tick.style.left = `${100 * position}%`;
       ticks.push(tick);
     }
     byId("ruler").replaceChildren(...ticks);
+  }
+
+  #hertzMarks() {
+    const { isLinear, low, high } = this.#band;
+    const isWithin = (value) => this.heightOf(value) > 0.02 && this.heightOf(value) < 0.97;
+    const octaves = [50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000].filter(isWithin);
+    if (!isLinear && octaves.length > 2) return octaves;
+    const step = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000].find((each) => (high - low) / each <= 8) ?? 50000;
+    const first = Math.ceil(low / step);
+    return Array.from({ length: 12 }, (_, n) => (first + n) * step).filter(isWithin);
   }
 
   timeAt(clientX) {
@@ -292,18 +386,22 @@ export class Timeline extends EventTarget {
     let pressedAt = null;
     this.view.addEventListener("pointerdown", (event) => {
       if (event.button !== 0) return;
-      pressedAt = { x: event.clientX, time: this.timeAt(event.clientX) };
+      const { clientX, clientY } = event;
+      pressedAt = { x: clientX, y: clientY, time: this.timeAt(clientX), hertz: this.hertzAt(clientY) };
       if (event.shiftKey && this.selection) {
         const { start, end } = this.selection;
         const isNearStart = Math.abs(pressedAt.time - start) < Math.abs(pressedAt.time - end);
-        pressedAt = { x: -1e9, time: isNearStart ? end : start };
+        pressedAt = { ...pressedAt, x: -1e9, time: isNearStart ? end : start };
         this.select(pressedAt.time, this.timeAt(event.clientX));
       }
       this.view.setPointerCapture(event.pointerId);
     });
     this.view.addEventListener("pointermove", (event) => {
-      if (pressedAt && Math.abs(event.clientX - pressedAt.x) > DRAG)
-        this.select(pressedAt.time, this.timeAt(event.clientX));
+      if (!pressedAt || Math.abs(event.clientX - pressedAt.x) <= DRAG) return;
+      // A drag along the time selects all frequencies, one across the picture a box.
+      const isBox = Math.abs(event.clientY - pressedAt.y) > BOX;
+      this.select(pressedAt.time, this.timeAt(event.clientX),
+        ...(isBox ? [pressedAt.hertz, this.hertzAt(event.clientY)] : []));
     });
     this.view.addEventListener("pointerup", (event) => {
       if (pressedAt && Math.abs(event.clientX - pressedAt.x) <= DRAG) this.#seek(pressedAt.time);
@@ -313,7 +411,10 @@ export class Timeline extends EventTarget {
     this.view.addEventListener("dblclick", () => this.select(0, 0));
     this.view.addEventListener("wheel", (event) => {
       const length = this.#end - this.#start;
-      if (event.ctrlKey || event.metaKey) {
+      if (event.altKey) {
+        event.preventDefault();
+        this.zoomFrequency(event.deltaY > 0 ? 1.5 : 1 / 1.5, event.clientY);
+      } else if (event.ctrlKey || event.metaKey) {
         event.preventDefault();
         this.zoom(Math.exp(event.deltaY / 300), this.timeAt(event.clientX));
       } else if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) {
@@ -335,7 +436,7 @@ export class Timeline extends EventTarget {
     if (event.shiftKey) {
       const { start, end } = this.selection ?? { start: this.position, end: this.position };
       const fixed = Math.abs(this.position - start) < 1e-6 ? end : start;
-      this.select(fixed, target);
+      this.select(fixed, target, this.selection?.low ?? null, this.selection?.high ?? null);
     }
     this.#seek(target);
   }

@@ -1,0 +1,211 @@
+"""Results that are kept under version control: which code each measured, and which are older.
+
+Every JSON file has the entry `measured`: for each of its parts (most have one) the version, commit,
+date and machine, and a digest of the files that the result depends on.
+
+    python benchmarks/kept.py        list the results that are older than the code
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ondes
+
+ROOT = Path(__file__).parent.parent
+SOURCE_SUFFIXES = {".py", ".cpp", ".hpp", ".h"}
+
+LEARNING = ("native", "src/ondes/nmf")
+FROM_FILES = (*LEARNING, "src/ondes/signal", "src/ondes/learning")
+SEPARATING = (*FROM_FILES, "src/ondes/models", "src/ondes/separation")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A JSON file of results.
+
+    Attributes
+    ----------
+    path : str
+        From the root of the repository.
+    sources : tuple of str
+        Files and folders whose change may change the results.
+    command : str
+        What measures again.
+    """
+
+    path: str
+    sources: tuple[str, ...]
+    command: str
+
+    def read(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((ROOT / self.path).read_text())
+        return found
+
+    def write(
+        self, results: dict[str, Any], parts: Iterable[str] = ("all",), path: Path | None = None
+    ) -> Path:
+        """Keep results, with what measured these parts; other parts keep what measured them.
+
+        Parameters
+        ----------
+        results : dict
+        parts : iterable of str
+            What was measured now, where a file is measured in several runs.
+        path : Path, optional
+            Another file, which is not kept.
+        """
+        path = path or ROOT / self.path
+        before = json.loads(path.read_text())["measured"] if path.exists() else {}
+        now = dict.fromkeys(parts, self.provenance())
+        measured = now if "all" in now else {k: v for k, v in before.items() if k != "all"} | now
+        # One line per run: a change of one run is a change of one line.
+        parts = {"measured": json.dumps(measured)}
+        for key, value in results.items():
+            if key == "measured":
+                continue
+            parts[key] = json.dumps(value, allow_nan=False)
+            if isinstance(value, list):
+                rows = [json.dumps(row, allow_nan=False) for row in value]
+                parts[key] = "[\n  " + ",\n  ".join(rows) + "\n ]"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        body = ",\n".join(f" {json.dumps(key)}: {value}" for key, value in parts.items())
+        path.write_text(f"{{\n{body}\n}}\n")
+        return path
+
+    def provenance(self) -> dict[str, Any]:
+        """Version, commit, date, machine, and the digest of the sources."""
+        return {
+            "version": ondes.__version__,
+            "commit": _commit(),
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "machine": machine(),
+            "digest": digest(self.sources),
+        }
+
+    def older_parts(self) -> list[str]:
+        """The parts that measured other code than the present."""
+        present = digest(self.sources)
+        measured = self.read()["measured"]
+        return [part for part, each in measured.items() if each["digest"] != present]
+
+
+def _benchmark(name: str, sources: tuple[str, ...], command: str, *scripts: str) -> Kept:
+    files = tuple(f"benchmarks/{each}.py" for each in (name, *scripts))
+    return Kept(f"benchmarks/results/{name}.json", (*sources, *files), command)
+
+
+def _experiment(name: str, script: str, *scripts: str) -> Kept:
+    files = ("curves", "recordings", script, *scripts)
+    sources = (*LEARNING, "src/ondes/signal", *(f"experiments/{each}.py" for each in files))
+    folder = "AUDIO" if script == "why_the_default" else "--audio AUDIO"
+    command = f"python experiments/{script}.py {folder}"
+    return Kept(f"experiments/results/{name}.json", sources, command)
+
+
+KEPT: dict[str, Kept] = {
+    "small": _experiment("small", "small", "grid"),
+    "medium": _experiment("medium", "medium", "grid"),
+    "large": _experiment("large", "large"),
+    "first_dictionary": _experiment("first_dictionary", "first_dictionary"),
+    "first_dictionary_kl": _experiment("first_dictionary_kl", "first_dictionary"),
+    "why_the_default": _experiment("why_the_default", "why_the_default"),
+    "race": _benchmark("race", LEARNING, "make race", "peers"),
+    "separation": _benchmark(
+        "separation", SEPARATING, "python benchmarks/separation.py --audio AUDIO",
+        "separation_methods", "separation_scenes", "separation_noise",
+    ),
+    "unseen": _benchmark("unseen", SEPARATING, "python benchmarks/unseen.py --audio AUDIO"),
+    "rooms": _benchmark("rooms", SEPARATING, "python benchmarks/rooms.py", "rooms_scenes"),
+    "scale": _benchmark("scale", FROM_FILES, "python benchmarks/scale.py --audio AUDIO"),
+    "streaming": _benchmark("streaming", SEPARATING, "python benchmarks/streaming.py"),
+    "growth": _benchmark("growth", SEPARATING, "python benchmarks/growth.py --music FOLDER"),
+    "cluster": _benchmark("cluster", FROM_FILES, "make cluster"),
+    "kernels": _benchmark("kernels", LEARNING[:1], "python benchmarks/kernels.py"),
+    "tables": _benchmark(
+        "tables", (*SEPARATING, "src/ondes/tables"), "python benchmarks/tables.py"
+    ),
+    "studio": _benchmark(
+        "studio", (*SEPARATING, "src/ondes/studio"), "python benchmarks/studio.py"
+    ),
+    "gpu": _benchmark("gpu", LEARNING, "python benchmarks/gpu.py, on a machine with a GPU"),
+    "gpu_arrays": _benchmark(
+        "gpu_arrays", SEPARATING, "python benchmarks/gpu_arrays.py, on a machine with a GPU"
+    ),
+}  # fmt: skip
+
+
+def digest(sources: Iterable[str]) -> str:
+    """A digest of the source files under these paths, by name and content."""
+    found = hashlib.sha256()
+    for source in sorted(sources):
+        path = ROOT / source
+        files = [path] if path.is_file() else path.rglob("*")
+        for file in sorted(each for each in files if each.suffix in SOURCE_SUFFIXES):
+            found.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
+
+
+def machine() -> dict[str, Any]:
+    """The processor, its cores, and the version of Python."""
+    return {"cpu": _cpu_name(), "cores": os.cpu_count(), "python": platform.python_version()}
+
+
+def stated(results: dict[str, Any]) -> str:
+    """Which code the results measured, as a sentence for a page."""
+    parts: dict[tuple[str, str], list[str]] = {}
+    for part, each in results["measured"].items():
+        parts.setdefault((each["commit"], each["date"]), []).append(part)
+    described = [
+        f"commit {commit}, {date}" + ("" if names == ["all"] else f" ({', '.join(names)})")
+        for (commit, date), names in parts.items()
+    ]
+    return f"Measured with {'; '.join(described)}."
+
+
+def _commit() -> str:
+    """The commit that is checked out, with a plus where files have changed since.
+
+    A copy of the tree on another machine has no history: there ONDES_COMMIT says it.
+    """
+    if "ONDES_COMMIT" in os.environ:
+        return os.environ["ONDES_COMMIT"]
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+", "--abbrev=9"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return found.stdout.strip() or "unknown"
+
+
+def _cpu_name() -> str:
+    listing = Path("/proc/cpuinfo")
+    lines = listing.read_text().splitlines() if listing.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def report() -> str:
+    """What is older than the code, and how to measure it again; one line where nothing is."""
+    lines = []
+    for each in KEPT.values():
+        if not (ROOT / each.path).exists():
+            lines.append(f"{each.path} is missing: {each.command}")
+        elif older := each.older_parts():
+            which = "" if older == ["all"] else f" ({', '.join(older)})"
+            lines.append(f"{each.path}{which} is older than the code: {each.command}")
+    return "\n".join(lines) or "nothing is older than the code"
+
+
+if __name__ == "__main__":
+    print(report())
+    sys.exit(0)

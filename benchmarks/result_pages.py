@@ -1,0 +1,184 @@
+"""Write every figure of README.md and docs/ from the results that are kept.
+
+    python benchmarks/result_pages.py [--quick]
+
+docs/results/ has one page per question, each with the answer first. Parts of other pages stand
+between two marks. A result that was never measured is left out. With --quick the pages of the
+paper and of the race are made from out/quick, and written there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "experiments")]
+
+import speed_page  # noqa: E402
+from kept import KEPT, ROOT, stated  # noqa: E402
+
+Results = dict[str, Any]
+INDEX = "docs/results.md"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of docs/results: a question, and the modules that answer it.
+
+    Attributes
+    ----------
+    name, question : str
+    modules : dict of str to str
+        The module of each kept result, with `section(results)`; the first one also has
+        `answer(results)`, two sentences, and `PICTURE`, a file in docs/figures, with what it shows.
+    """
+
+    name: str
+    question: str
+    modules: dict[str, str]
+
+
+PAGES = (
+    Page("paper", "Does the paper hold?",
+         {"small": "small", "medium": "medium", "large": "large"}),
+    Page("learning", "How fast is learning, against other packages?", {"race": "race_page"}),
+    Page("separation", "How good is separation?", {"separation": "separation"}),
+    Page("scale", "How long do hours of audio take, and how much memory?", {"scale": "scale"}),
+    Page("gpu", "What does a GPU gain?",
+         {"gpu": "gpu_page", "gpu_arrays": "gpu_arrays_page"}),
+    Page("cluster", "What does a cluster gain?", {"cluster": "cluster"}),
+)  # fmt: skip
+
+
+def whole_pages(results: dict[str, Results]) -> dict[str, str]:
+    """The text of each page of docs/results by its name, and the index of them under ""."""
+    pages, rows = {}, ["| question | answer |", "|---|---|"]
+    for page in PAGES:
+        found = {name: results[name] for name in page.modules if name in results}
+        if not found:
+            continue
+        modules = {name: importlib.import_module(page.modules[name]) for name in found}
+        if page.name == "paper":
+            claims = importlib.import_module("claims")
+            answer, parts = claims.answer(found), [claims.section(found)]
+            picture, shows = claims.picture(found)
+        else:
+            first = next(iter(found))
+            answer, parts = modules[first].answer(found[first]), []
+            picture, shows = modules[first].PICTURE
+        sections = [
+            f"{modules[name].section(each)}\n\n{stated(each)}" for name, each in found.items()
+        ]
+        shown = f"![{shows}](../figures/{picture})"
+        parts = [f"# {page.question}", answer, shown, *parts, *sections]
+        pages[page.name] = "\n\n".join(part.strip() for part in parts) + "\n"
+        rows.append(f"| [{page.question}](results/{page.name}.md) | {answer} |")
+    names = "\n".join(f"results/{name}" for name in pages)
+    pages[""] = (
+        "# Results\n\n"
+        + "\n".join(rows)
+        + "\n\nAll of it is written by `benchmarks/result_pages.py` from "
+        "results that are kept beside the scripts that measured them. `make figures` says which "
+        "are older than the code. [Speed](speed.md) has what the commands take.\n\n"
+        f"```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+    )
+    return pages
+
+
+@dataclass(frozen=True)
+class Part:
+    """What stands between two marks of a page."""
+
+    page: str
+    mark: str
+    results: tuple[str, ...]
+    write: Callable[..., str]
+    states: bool = True  # what measured it: the README has no room for that
+
+
+def _from(module: str, function: str) -> Callable[..., str]:
+    """A function of a module that is imported only when it is called."""
+
+    def write(*results: Results) -> str:
+        text: str = getattr(importlib.import_module(module), function)(*results)
+        return text
+
+    return write
+
+
+PARTS = (
+    Part("docs/speed.md", "case", ("growth",), _from("growth", "case_table")),
+    Part("docs/speed.md", "growth", ("growth",), _from("growth", "growth_table")),
+    Part("docs/speed.md", "streaming", ("streaming",), speed_page.streaming),
+    Part("docs/speed.md", "kernels", ("kernels",), speed_page.kernels),
+    Part("docs/speed.md", "race", ("race",), _from("race_page", "readme_table")),
+    Part("README.md", "three", ("unseen", "race", "streaming"), speed_page.three, states=False),
+    Part("docs/tables.md", "figures", ("tables",), speed_page.tables),
+    Part("docs/studio.md", "figures", ("studio",), speed_page.studio),
+    Part("docs/separation.md", "unseen", ("unseen",), _from("unseen", "table")),
+    Part("docs/microphones.md", "rooms", ("rooms",), _from("rooms_page", "table")),
+    Part("docs/algorithm.md", "why-the-default", ("why_the_default",),
+         _from("why_the_default", "table")),
+    Part("docs/algorithm.md", "first-dictionary", ("first_dictionary",),
+         _from("first_dictionary", "table")),
+    Part("docs/algorithm.md", "first-dictionary, Kullback-Leibler", ("first_dictionary_kl",),
+         _from("first_dictionary", "table")),
+)  # fmt: skip
+
+
+def part_text(part: Part, results: dict[str, Results]) -> str:
+    """The text of a part, with the sentence that says what measured it."""
+    found = [results[name] for name in part.results]
+    text = part.write(*found)
+    return f"{text}\n\n{stated(found[0])}" if part.states else text
+
+
+def filled(page: str, part: Part, text: str) -> str:
+    """A page with the text between the two marks of a part."""
+    begin, end = f"<!-- {part.mark}: begin -->", f"<!-- {part.mark}: end -->"
+    before, rest = page.split(begin)
+    return f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+
+
+def expected(results: dict[str, Results]) -> dict[str, str]:
+    """Every page that has figures, as it should be, by its path."""
+    pages = whole_pages(results)
+    texts = {f"docs/results/{name}.md": text for name, text in pages.items() if name}
+    texts[INDEX] = pages[""]
+    for part in PARTS:
+        if set(part.results) <= results.keys():
+            page = texts.get(part.page) or (ROOT / part.page).read_text()
+            texts[part.page] = filled(page, part, part_text(part, results))
+    return texts
+
+
+def kept_results() -> dict[str, Results]:
+    """All results that were measured, by name."""
+    return {name: each.read() for name, each in KEPT.items() if (ROOT / each.path).exists()}
+
+
+def main() -> None:
+    if "--quick" in sys.argv:
+        folder = ROOT / "out" / "quick"
+        quick = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+        texts = {
+            folder / "results" / f"{name}.md": text
+            for name, text in whole_pages(quick).items()
+            if name
+        }
+    else:
+        texts = {ROOT / path: text for path, text in expected(kept_results()).items()}
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

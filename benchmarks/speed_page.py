@@ -1,0 +1,143 @@
+"""The figures of README.md, docs/speed.md, docs/tables.md and docs/studio.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import race_page
+from unseen import mean as unseen_mean
+
+
+def streaming(found: dict[str, Any]) -> str:
+    """What commands take, from files to files."""
+    lines = [
+        f"From files to files, K = {found['n_components']}, one pass, {found['n_cores']} cores"
+        f"{found.get('machine', '')}:",
+        "",
+        "| command | audio | time | × real time | peak memory |",
+        "|---|---|---|---|---|",
+    ]
+    for row in found["commands"]:
+        length = f"{row['hours'] * 60:.0f} min" if row["hours"] < 1 else f"{row['hours']:.0f} h"
+        length += f" of {row['audio']}" if "audio" in row else ""
+        lines.append(
+            f"| `ondes {row['command']}` | {length} | {row['seconds']:.1f} s "
+            f"| {row['x_real_time']:.0f} | {row['peak_mb']:.0f} MB |"
+        )
+    return "\n".join(lines)
+
+
+def kernels(found: dict[str, Any]) -> str:
+    """The kernel against the matrix product, scikit-learn and NumPy."""
+    threads = max(row["threads"] for row in found["rows"])
+    lines = [
+        "Speed of the kernel's inner step at 257 bins in float32, Itakura-Saito, on "
+        f"{found['machine']['cores']} cores of {found['machine']['processor']}: as a percentage of "
+        "the speed of this machine's own matrix product, and as a multiple of the speed of the "
+        "same step in scikit-learn and NumPy, with the same number of threads:",
+        "",
+        "| components | 1 thread | × scikit-learn | × NumPy "
+        f"| {threads} threads | × scikit-learn | × NumPy |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    rows = {
+        (row["n_components"], row["threads"]): row["share"]
+        for row in found["rows"]
+        if row["dtype"] == "float32" and row["n_bins"] == 257
+        if row.get("loss", "itakura-saito") == "itakura-saito"
+    }
+    for n_components in sorted({components for components, _ in rows}):
+        cells = []
+        for n_threads in (1, threads):
+            share = rows[n_components, n_threads]
+            cells += [f"{share['native']:.0%}"]
+            cells += [f"{share['native'] / share[peer]:.1f}" for peer in ("sklearn", "numpy")]
+        lines.append(f"| {n_components} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", _slower(found["rows"])])
+
+
+def _slower(rows: list[dict[str, Any]]) -> str:
+    """Where other packages make the kernel's step faster."""
+    parts = []
+    for name, peer in (("scikit-learn", "sklearn"), ("NumPy", "numpy")):
+        ratios = {
+            row["n_components"]: row["share"][peer] / row["share"]["native"]
+            for row in sorted(rows, key=lambda row: row["share"][peer] / row["share"]["native"])
+            if row["share"]["native"] < row["share"][peer]
+        }
+        if not ratios:
+            parts.append(f"{name} is faster in none of them")
+            continue
+        n = sum(row["share"]["native"] < row["share"][peer] for row in rows)
+        parts.append(
+            f"{name} is faster in {n} of them, by {max(ratios.values()) - 1:.0%} at most, all with "
+            f"{min(ratios)} components or more"
+        )
+    return (
+        f"{len(rows)} combinations of bins, components, precision, threads and divergence (Itakura-"
+        f"Saito and Kullback-Leibler) were measured: {'; '.join(parts)}."
+    )
+
+
+def three(unseen: dict[str, Any], race: dict[str, Any], found: dict[str, Any]) -> str:
+    """For the README: separation, speed of learning, and long recordings."""
+    lines = ["| figure | result | conditions |", "|---|---|---|"]
+    rows = unseen["rows"]
+    gains = {way: unseen_mean(rows[way], "speech") for way in ("shelf", "adapted")}
+    music = unseen_mean(rows["shelf"], "music")
+    lines.append(
+        f"| separation | [SI-SDR](docs/glossary.md) {gains['shelf']:.1f} dB for speech and "
+        f"{music:.1f} dB for music without learning anything; {gains['adapted']:.1f} dB for speech "
+        "with two dictionaries and `--adapt music` | medians of "
+        f"{rows['shelf']['n_excerpts']} excerpts of 10 s mixed at 0 dB, speaker and music in no "
+        f"training recording, through `ondes separate`, {rows['shelf']['cores']} cores |"
+    )
+    sooner, n_components = race_page.sooner_than(race, "minibatch", "large")
+    lines.append(
+        f"| speed of learning | reaches the final divergence of scikit-learn's `MiniBatchNMF` "
+        f"{sooner:.0f} times sooner | 99 min of music, {n_components} components, Itakura-Saito "
+        "on power, frames of 512 samples at 11025 Hz, one thread |"
+    )
+    stereo = [row for row in found["commands"] if "44.1 kHz stereo ogg" in row["audio"]]
+    longest = max(stereo, key=lambda row: row["hours"])
+    lines.append(
+        f"| long recordings | learns from {longest['hours']:.0f} h of audio in "
+        f"{longest['seconds']:.0f} s ({longest['x_real_time']:.0f} × real time), with "
+        f"{longest['peak_mb']:.0f} MB of memory | one recording in 44.1 kHz stereo Ogg, defaults "
+        f"with {found['n_components']} components, one pass, "
+        f"{found['n_cores']} cores{found['machine']} |"
+    )
+    return "\n".join(lines)
+
+
+def tables(found: dict[str, Any]) -> str:
+    """What tables of many hours take."""
+    rows = found["rows"]
+    lines = [
+        "Synthetic scenes in mono FLAC, from files to a Parquet file with one row per second and "
+        "component, two cores:",
+        "",
+        "| audio | components | time | × real time | peak memory |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['hours']:.0f} h at {row['sr'] / 1000:g} kHz | {row['n_components']} "
+        f"| {row['seconds']:.0f} s | {row['times_real_time']} | {row['peak_mb']} MB |"
+        for row in sorted(rows, key=lambda row: (row["sr"], row["n_components"]))
+    ]
+    return "\n".join(lines)
+
+
+def studio(found: dict[str, Any]) -> str:
+    """What the studio takes, for a song and for hours."""
+    song, field = found["song"], found["hours"]
+    return (
+        f"Measured on two cores. A stereo song of three minutes, dropped onto the page: the "
+        f"spectrogram appears after {song['spectrogram_s']:.1f} s, and the first component can be "
+        f"heard after {song['component_heard_s']:.1f} s. The server needs at most "
+        f"{song['server_peak_mb']} MB, the page {song['page_mb']} MB. A folder of "
+        f"{field['hours']:.0f} hours at 16 kHz: the overview appears after "
+        f"{field['picture_s']:.1f} s, and finding the sounds and their levels takes another "
+        f"{field['first_pass_s'] / 60:.1f} min. The server needs at most "
+        f"{field['server_peak_mb']} MB, the page {field['page_mb']} MB."
+    )

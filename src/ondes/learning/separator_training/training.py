@@ -1,0 +1,261 @@
+"""`ondes.train`: from recordings of each source to a separator, with checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ondes.atomic_file import check_destination, exclusive_writer, write_atomically
+from ondes.errors import FileError
+from ondes.learning.interruption import Failures, StopSignals
+from ondes.learning.learn import learn
+from ondes.models.archive import sentence_part
+from ondes.models.history import SeparatorHistory
+from ondes.models.model_file import packed, read_document, separator_document, separator_of
+from ondes.models.trained_separator import TrainedSeparator
+from ondes.signal.audio_settings import AudioSettings, passband
+from ondes.signal.stft import Stft
+
+__all__ = ["train"]
+
+FRAMES, RATE_OF_FRAMES = Stft(1920, 480), 16000  # 120 ms, whole at most rates
+FRAMES_LEARNED = 20000  # enough for a start
+
+
+def train(
+    sources: Mapping[str, Any],
+    *,
+    n_components: int | None = None,
+    sr: int = 16000,
+    n_fft: int | None = None,
+    hop_length: int | None = None,
+    minutes: float = 5.0,
+    n_updates: int | None = None,
+    random_state: int = 0,
+    device: str = "cpu",
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    progress: Callable[[Any], object] | None = None,
+    on_error: Callable[[str, FileError], object] | None = None,
+    return_on_interrupt: bool = False,
+) -> TrainedSeparator:
+    """Train a separator from recordings of each source; needs PyTorch.
+
+    A dictionary is learned for each source, then the separator is trained on random mixtures of
+    the recordings. A tenth of each source's recordings is held out: the state that separates their
+    mixtures best is kept.
+
+    Parameters
+    ----------
+    sources : mapping of str to str, Path, or iterable of these
+        At least two names, and the files, folders and globs of each. Hours are read at constant
+        memory; two minutes of each are enough to try it.
+    n_components : int, optional
+        Components of each source; by default 64 on a CPU, 128 on a GPU.
+    sr : int
+        Sampling rate in Hz to work at. Mixtures of any rate can be separated.
+    n_fft, hop_length : int, optional
+        Parameters of `Stft`; by default 120 ms and a quarter of `n_fft`.
+    minutes : float
+        How long to train, the dictionaries included.
+    n_updates : int, optional
+        Train for this many updates instead; then the same `random_state` gives the same result on
+        one device.
+    random_state : int
+    device : str
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
+    checkpoint : str or Path, optional
+        A file that training can be resumed from; it is also a model file.
+    resume : bool
+        Continue from `checkpoint` if it exists; with `n_updates` on a CPU, the result has the
+        same bytes as an uninterrupted run. Recordings and settings must be the same.
+    progress : callable, optional
+        Called with a `SeparatorProgress` from time to time.
+    on_error : callable, optional
+        Called once for each unreadable recording with its path and the `FileError`; training
+        continues with the others. Without it the error is raised.
+    return_on_interrupt : bool
+        Whether Ctrl-C and SIGTERM end training and return the best separator so far.
+
+    Returns
+    -------
+    TrainedSeparator
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two sources, one has too little audio, or two share recordings.
+    FileError
+        If recordings or the checkpoint cannot be used.
+    DeviceError
+        If the device does not exist.
+    """
+    from ondes.learning.separator_training.mixtures import TrainingSettings
+    from ondes.learning.separator_training.network import NetworkSettings
+    from ondes.learning.separator_training.pools import SamplePool, SourceRecordings
+    from ondes.learning.separator_training.trainer import SeparatorTrainer
+    from ondes.nmf.backends.devices import ready
+
+    begin = time.perf_counter()
+    if len(sources) < 2:
+        raise ValueError("A separator needs at least two sources; give another name and its files.")
+    if not 0 < minutes < 1e6 or (n_updates is not None and n_updates < 1):
+        raise ValueError("minutes and n_updates must be positive.")
+    ready(device)
+    n_fft = n_fft or FRAMES.at_rate(sr / RATE_OF_FRAMES).n_fft
+    stft = Stft(n_fft, hop_length or n_fft // 4)
+    audio = AudioSettings(sr, stft, spectrum="magnitude", fmax=passband(sr))
+    training = TrainingSettings.for_device(device)
+    n_components = n_components or training.n_components
+    names, failures = tuple(sources), Failures(on_error)
+    recordings = [
+        SourceRecordings.of(name, sources[name], audio, random_state, failures) for name in names
+    ]
+    _check_disjoint(recordings)
+    signals = StopSignals(enabled=return_on_interrupt or checkpoint is not None)
+    with ExitStack() as stack:
+        if checkpoint is not None:
+            check_destination(checkpoint, force=True)
+            stack.enter_context(exclusive_writer(Path(checkpoint)))
+            _check_resumable(Path(checkpoint), resume)
+        pools = [
+            SamplePool(each.training, audio, random_state, on_error=failures) for each in recordings
+        ]
+        held_out = [
+            SamplePool(each.held_out, audio, random_state, 300, failures) for each in recordings
+        ]
+        for pool in (*pools, *held_out):
+            stack.callback(pool.close)
+        settings = {
+            "names": list(names),
+            "recordings": [each.mark for each in recordings],
+            "sound": [_digest(pool.samples) for pool in (*pools, *held_out)],
+            "sr": sr,
+            "n_fft": n_fft,
+            "hop_length": audio.stft.hop_length,
+            "n_components": n_components,
+            "random_state": random_state,
+        }
+        state = None
+        if checkpoint is not None:
+            state = _read_state(Path(checkpoint), settings)
+        dictionaries = [np.ones((n_components, audio.n_bins))] * len(pools)
+        if state is None:  # else they are in it
+            dictionaries = [
+                learn(
+                    pool.samples[: FRAMES_LEARNED * audio.stft.hop_length],
+                    n_components,
+                    sr=sr,
+                    n_fft=n_fft,
+                    hop_length=audio.stft.hop_length,
+                    random_state=random_state,
+                    n_jobs=-1,
+                ).components
+                for pool in pools
+            ]
+        trainer = SeparatorTrainer(
+            names,
+            dictionaries,
+            pools,
+            held_out,
+            audio,
+            network=NetworkSettings(),
+            training=training,
+            device=device,
+            seed=random_state,
+        )
+        if state is not None and checkpoint is not None:
+            with _resuming(checkpoint):
+                trainer.restore(state)
+
+        def separator() -> TrainedSeparator:
+            history = SeparatorHistory(
+                n_files=tuple(len(each.training) for each in recordings),
+                seconds=tuple(len(pool.samples) / sr for pool in pools),
+                n_updates=trainer.n_updates,
+                si_sdr=tuple(trainer.best_si_sdr[name] for name in names),
+                stopped_by=signals.received,
+            )
+            return TrainedSeparator(names, audio, trainer.weights(), history)
+
+        def save() -> None:
+            if checkpoint is not None:
+                document = separator_document(separator().saved)
+                document |= {"training": {"settings": settings, "state": trainer.state()}}
+                try:
+                    write_atomically(checkpoint, packed(checkpoint, document), force=True)
+                except FileError as error:
+                    reason = f"{str(error).rstrip('.')}, so the previous checkpoint stays"
+                    warnings.warn(f"{reason}; training goes on.", RuntimeWarning, stacklevel=3)
+
+        with signals:
+            trainer.run(
+                60 * minutes - (time.perf_counter() - begin),
+                n_updates,
+                progress=progress,
+                should_stop=signals.is_requested,
+                save=save,
+            )
+        if signals.is_requested():
+            save()
+            if not return_on_interrupt:
+                raise KeyboardInterrupt
+        return separator()
+
+
+def _check_disjoint(recordings: list[Any]) -> None:
+    owners: dict[Path, str] = {}
+    for each in recordings:
+        for path in (*each.training, *each.held_out):
+            other = owners.setdefault(path.resolve(), each.name)
+            if other != each.name:
+                raise ValueError(
+                    f"{path} belongs to both {other!r} and {each.name!r}; sources must have "
+                    "recordings of their own."
+                )
+
+
+def _digest(samples: NDArray[np.int16]) -> str:
+    """Of the sound itself: names and lengths do not tell an edited recording from another."""
+    return hashlib.sha256(samples.tobytes()).hexdigest()[:32]
+
+
+def _check_resumable(path: Path, resume: bool) -> None:
+    if path.exists() and not resume:
+        raise FileError(
+            path, "belongs to an unfinished run; resume it, or delete the file to start over"
+        )
+
+
+def _read_state(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    document = read_document(path)
+    separator_of(path, document)
+    with _resuming(path):
+        run = document["training"]
+        state = run["state"]
+        if not isinstance(state, dict):
+            raise ValueError("it has no state")
+        if run["settings"] != settings:
+            raise ValueError("its recordings or settings are not those of this run")
+        return state
+
+
+@contextmanager
+def _resuming(path: str | Path) -> Iterator[None]:
+    """Name the checkpoint in whatever its content leads to."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise FileError(
+            path, f"cannot be resumed: {sentence_part(error)}; delete the file to start over"
+        ) from error

@@ -1,0 +1,1 @@
+"""What is learned, kept in a file, and applied to mixtures."""

@@ -1,0 +1,90 @@
+"""Separators trained from examples of each source: from `ondes.train`, or on the shelf."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ondes.atomic_file import write_atomically
+from ondes.models.adaptation import REST
+from ondes.models.band_network import BandWeights
+from ondes.models.combined import Combined
+from ondes.models.history import SeparatorHistory
+from ondes.models.model import MaskStream, SourceVariances
+from ondes.models.model_file import SavedSeparator, packed, separator_document
+from ondes.models.unfolded_masks import masks_of
+from ondes.models.variances import TrainedVariances
+from ondes.nmf.encoding import Compute
+from ondes.nmf.unfolded import UnfoldedWeights
+from ondes.signal.audio_settings import AudioSettings
+
+__all__ = ["TrainedSeparator"]
+
+
+class TrainedSeparator:
+    """Separates the sources that it was trained for; needs no PyTorch.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The sources.
+    audio : AudioSettings
+    weights : UnfoldedWeights or BandWeights
+    history : SeparatorHistory, optional
+
+    Examples
+    --------
+    >>> import numpy as np, ondes
+    >>> talk = ondes.load("talk")
+    >>> talk.names
+    ('speech', 'music', 'effects')
+    >>> stems = ondes.separate(np.zeros(9600, np.float32), talk, sr=16000)
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        audio: AudioSettings,
+        weights: UnfoldedWeights | BandWeights,
+        history: SeparatorHistory | None = None,
+    ) -> None:
+        self.names, self.audio, self.weights, self.history = names, audio, weights, history
+
+    def __repr__(self) -> str:
+        return f"<TrainedSeparator: {', '.join(self.names)}>"
+
+    def save(self, path: str | Path, force: bool = False) -> None:
+        """Write everything to a file, completely or not at all.
+
+        Parameters
+        ----------
+        path : str or Path
+            Usually ``.ondes``.
+        force : bool
+            Whether an existing file may be replaced.
+        """
+        write_atomically(path, packed(path, separator_document(self.saved)), force)
+
+    def masks(self, compute: Compute) -> MaskStream:
+        """Begin a stream of masks; see `ondes.models.model.Model`."""
+        return masks_of(self.weights, compute)
+
+    def variances(self, n_bins: int, compute: Compute) -> SourceVariances:
+        """The same for spatial separation."""
+        return TrainedVariances(self.weights, n_bins)
+
+    def adapting(self, *names: str, batch_size: int | None = None) -> Combined:
+        """Refused: it has no dictionaries that could adapt."""
+        return Combined.of({"separator": self}).adapting(*names)
+
+    def with_free(
+        self, n: int, name: str = REST, *, random_state: int = 0, batch_size: int | None = None
+    ) -> Combined:
+        """With one more source, learned from the mixture; for spatial separation."""
+        return Combined.of({"separator": self}).with_free(
+            n, name, random_state=random_state, batch_size=batch_size
+        )
+
+    @property
+    def saved(self) -> SavedSeparator:
+        """The parts of its file."""
+        return SavedSeparator(self.names, self.audio, self.weights, self.history)

@@ -1,0 +1,353 @@
+"""A parameter is used or refused, on every route by which `OnlineNMF` learns.
+
+The table has a cell for each parameter and route. In a cell the route either learns what `fit` does
+of one array, to rounding, or raises one sentence that names the parameter and where it belongs.
+Other routes are added to `ROUTES`; a parameter without a value in `VALUES` fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from conftest import NEEDS_TORCH
+
+import ondes
+from ondes import AudioSettings, Stft
+from ondes.nmf.estimator import OnlineNMF
+from ondes.nmf.problem import AbsoluteFloor
+from ondes.nmf.statistics import Statistics
+from ondes.signal.batches import MiniBatches, Rounds
+from ondes.signal.frame_reader import HostFrameReader
+from ondes.signal.schedule import Schedule
+from ondes.signal.segment_reader import MemoryReader
+from ondes.signal.survey import describe
+
+rng = np.random.default_rng(7)
+SR, AUDIO = 8000, AudioSettings(8000, Stft(16, 8), top_db=None)
+SAMPLES = (rng.standard_normal(69 * 8) * rng.uniform(0.01, 1, 69).repeat(8)).astype(np.float32)
+FRAMES = rng.exponential(size=(70, 9)) * rng.exponential(size=(70, 1)) + 1e-3
+FRAMES[[5, 40]] = 0  # silence, which does not count in N
+ROWS = rng.exponential(size=(3, 9))
+PRIOR = Statistics(rng.exponential(size=(3, 9)), rng.exponential(size=(3, 9)), 0.0, 20.0)
+FLAT = {"verbose", "callback", "n_jobs", "backend", "device", "precision"}  # change no result
+
+BASE: dict[str, Any] = {
+    "n_components": 3,
+    "batch_size": 16,
+    "n_passes": 3,
+    "random_state": 1,
+    "solver": ondes.Solver(max_steps=4),
+    "backend": "reference",
+}
+VALUES: dict[str, list[dict[str, Any]]] = {
+    "n_components": [{"n_components": 2}],
+    "beta_loss": [{"beta_loss": "kullback-leibler"}, {"beta_loss": 1.5}],
+    "sparsity": [{"sparsity": 0.5}],
+    "batch_size": [{"batch_size": 30}, {"batch_size": None}],
+    "n_passes": [{"n_passes": 2}, {"n_passes": None}],
+    "n_init": [{"n_init": 3}],
+    "init": [{"init": "random"}, {"init": "parts"}, {"init": ROWS}],
+    "forgetting": [
+        {"forgetting": ondes.GrowingMemory(2.0)},
+        {"forgetting": ondes.HalfLife(50)},
+        {"forgetting": ondes.PerPass(0.5, n_frames=60)},
+        {"forgetting": ondes.PerPass(0.5)},
+    ],
+    "solver": [{"solver": ondes.Solver.paper(7)}, {"solver": None}],
+    "transform_solver": [{"transform_solver": ondes.Solver(max_steps=3)}],
+    "dictionary_exponent": [{"dictionary_exponent": 0.5}],
+    "restarts": [{"restarts": "warm"}],
+    "start": [{"start": "random"}, {"start": rng.exponential(size=(70, 3))}],
+    "remainder": [{"remainder": "carry"}],
+    "shuffle": [{"shuffle": False}],
+    "penalty": [{"penalty": ondes.GroupLog(0.3)}],
+    "dictionary_penalty": [{"dictionary_penalty": ondes.Smoothness(1e-3)}],
+    "groups": [{"groups": ["a", "a", "b"], "penalty": ondes.GroupLog(0.3)}],
+    "fixed_components": [{"fixed_components": ROWS[:1]}],
+    "background": [{"background": np.linspace(0.1, 0.5, 9)}],
+    "noise_floor": [{"noise_floor": 0.1}, {"noise_floor": AbsoluteFloor(0.1)}],
+    "prior": [{"prior": 30.0}, {"prior": PRIOR}],
+    "tol": [{"tol": 0.1}],
+    "random_state": [{"random_state": 2}],
+    "callback": [{"callback": "counts"}],
+    "n_jobs": [{"n_jobs": 2, "backend": "auto"}],
+    "backend": [{"backend": "reference"}, {"backend": "auto"}],
+    "device": [{"device": "cuda:x"}],
+    "precision": [{"precision": "tf32"}],
+    "verbose": [{"verbose": 1}],
+}
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What there is to compare after learning."""
+
+    components: Any
+    activations: Any
+    n_frames: float
+    n_called: int
+    has_printed: bool
+
+
+@dataclass(frozen=True)
+class Route:
+    """A way to learn from the same frames.
+
+    `learn` takes parameters and frames. `refused` has the sentence that a cell raises, and `warned`
+    that of a warning. `as_if` has what the documentation says that a parameter stands for here.
+    `oracle` learns the same from the same frames; without it, it is `fit` of one array. Cells are
+    parameters, or a parameter and the number of its value.
+    """
+
+    learn: Callable[[dict[str, Any], Any], OnlineNMF]
+    refused: dict[Any, str] = field(default_factory=dict)
+    warned: dict[Any, str] = field(default_factory=dict)
+    as_if: dict[Any, dict[str, Any]] = field(default_factory=dict)
+    oracle: Callable[[dict[str, Any], Any], OnlineNMF] | None = None
+    tolerance: float = 1e-12
+
+    def of(self, cells: dict[Any, Any], name: str, number: int) -> Any:
+        return cells.get((name, number), cells.get(name))
+
+
+def fit(settings: dict[str, Any], frames: Any) -> OnlineNMF:
+    return OnlineNMF(**settings).fit(frames)
+
+
+def partial_fit(settings: dict[str, Any], frames: Any) -> OnlineNMF:
+    return OnlineNMF(**settings).partial_fit(frames)
+
+
+def partial_fits(settings: dict[str, Any], frames: Any) -> OnlineNMF:
+    """Frames as they come: the first dictionary from all of them, then batch by batch."""
+    model = OnlineNMF(**settings).initialise(frames)
+    size = settings["batch_size"] or len(frames)
+    for first in range(0, len(frames), size):
+        model.partial_fit(frames[first : first + size])
+    return model
+
+
+def torch_fit(settings: dict[str, Any], frames: Any) -> OnlineNMF:
+    return fit(settings | {"backend": "torch"}, frames)
+
+
+def learn(settings: dict[str, Any], recordings: Any, **how: Any) -> OnlineNMF:
+    plain = {"forgetting": None, "beta_loss": "itakura-saito", "sparsity": 0.0, "init": "auto"}
+    plain["forgetting"] = ondes.GrowingMemory()
+    frames = {"sr": SR, "n_fft": 16, "hop_length": 8, "fmax": SR / 2, "top_db": None}
+    model = {"spectrum": "power", **plain, **settings}
+    return ondes.learn(recordings, **frames, **model, **how).estimator
+
+
+def learn_samples(settings: dict[str, Any], _: Any) -> OnlineNMF:
+    return learn(settings, SAMPLES)
+
+
+def learn_stream(settings: dict[str, Any], _: Any) -> OnlineNMF:
+    stream, raw = io.BytesIO(SAMPLES.tobytes()), ondes.RawFormat(SR, 1, "f32le")
+    n_passes = 1 if settings["n_passes"] == BASE["n_passes"] else settings["n_passes"]
+    return learn(settings | {"n_passes": n_passes}, stream, raw=raw)
+
+
+def learn_on_cluster(settings: dict[str, Any], _: Any) -> OnlineNMF:
+    with tempfile.TemporaryDirectory() as folder:
+        soundfile.write(f"{folder}/a.wav", SAMPLES, SR, subtype="FLOAT")
+        return learn(settings, folder, cluster="in-process", n_shards=2, round_size=1024)
+
+
+def learn_by_hand(
+    settings: dict[str, Any], is_cluster: bool = False, n_in_set: int | None = 70
+) -> OnlineNMF:
+    """The frames of the recording in the order of its schedule, one batch after the other."""
+    sizes = {"batch_size": settings["batch_size"], "round_size": 2**20, "segment_size": 1024}
+    if is_cluster:
+        sizes |= {"round_size": 128, "segment_size": 16}
+    order = {"random_state": settings["random_state"], "n_passes": settings["n_passes"]}
+    schedule = Schedule(describe([SAMPLES], AUDIO), AUDIO, **sizes, **order)
+    rounds = Rounds(schedule, lambda: HostFrameReader(MemoryReader([SAMPLES], AUDIO.stft), AUDIO))
+    batches = list(MiniBatches(rounds))
+    n_batches = len(batches) // settings["n_passes"]
+    first = AUDIO.frames(SAMPLES) if is_cluster else np.concatenate(batches[:n_batches])
+    model = OnlineNMF(**settings).initialise(first)
+    for batch in batches:
+        if settings.get("start") == "random":  # drawn by the learner, so `summarise` has none
+            model.learn_batches(batch, n_in_set)
+        else:
+            model.absorb(model.summarise(batch), n_in_set)
+    return model
+
+
+LEARN_REFUSES = {
+    "restarts": "restarts='warm' is for `OnlineNMF.fit` of an array",
+    "shuffle": "shuffle=False is for `OnlineNMF.fit` of an array",
+    "tol": "tol=0.1 is for `OnlineNMF.fit` of an array",
+    "verbose": "verbose=1 is for `OnlineNMF.fit` of an array",
+    "remainder": "remainder='carry' is for `OnlineNMF.fit` of an array",
+    ("start", 1): "start of each frame is for `OnlineNMF.fit` of an array",
+    ("n_passes", 1): "n_passes=None must be a whole number",
+    "n_init": "n_init=3 is for `OnlineNMF.fit` of an array",
+}
+LEARN_DEFAULTS = {  # None is the value of the preset
+    ("batch_size", 1): {"batch_size": 128},
+    ("solver", 1): {"solver": ondes.Solver(max_steps=10, momentum=())},
+}
+NO_DEVICE = {
+    "device": "device='cuda:x' needs backend='torch'",
+    "precision": "precision='tf32' need",
+}
+SIZE_UNKNOWN = {("forgetting", 3): "PerPass.*not known.*HalfLife"}
+ONE_PASS = {"n_passes": 1, "shuffle": False}
+NO_PASSES = NO_DEVICE | {
+    "restarts": "restarts='warm' is of `fit`",
+    "tol": "tol=0.1 ends `fit`",
+    "n_init": "n_init=3 is of `fit`",
+    ("start", 1): "start of each frame needs `fit`",
+    "remainder": "remainder='carry' needs `fit`",
+}
+ROUTES = {
+    "fit of an array": Route(fit, NO_DEVICE),
+    "fit of a list": Route(lambda settings, X: fit(settings, [X[:20], X[20:]]), NO_DEVICE),
+    "fit of an iterable": Route(
+        lambda settings, X: fit(settings, {0: X}.values()),
+        NO_DEVICE
+        | {
+            "restarts": "restarts='warm' needs an array or a list of arrays",
+            ("batch_size", 1): "batch_size=None needs an array or a list of arrays",
+            ("start", 1): "start of each frame needs `fit` of an array or a list",
+            "remainder": "remainder='carry' needs `fit` of an array or a list",
+        },
+        warned=SIZE_UNKNOWN,
+        as_if={("forgetting", 3): {"forgetting": ondes.PerPass(1)}}
+        | {("solver", 1): {"solver": ondes.Solver()}, ("n_passes", 1): {"n_passes": 10}},
+    ),
+    "partial_fit": Route(
+        partial_fit,
+        NO_PASSES,
+        warned=SIZE_UNKNOWN,
+        as_if={("forgetting", 3): {"forgetting": ondes.PerPass(1)} | ONE_PASS}
+        | dict.fromkeys(VALUES, ONE_PASS),
+    ),
+    "partial_fit, batch by batch": Route(
+        partial_fits,
+        NO_PASSES,
+        warned=SIZE_UNKNOWN,
+        as_if={("forgetting", 3): {"forgetting": ondes.PerPass(1)} | ONE_PASS}
+        | dict.fromkeys(VALUES, ONE_PASS),
+    ),
+    "fit with PyTorch": Route(
+        torch_fit,
+        {"device": "device='cuda:x' must be", "precision": "precision='tf32' needs a CUDA device"},
+        tolerance=1e-9,
+    ),
+    "learn": Route(
+        learn_samples,
+        NO_DEVICE | LEARN_REFUSES,
+        as_if=LEARN_DEFAULTS,
+        oracle=lambda settings, _: learn_by_hand(settings),
+    ),
+    "learn in one pass": Route(
+        lambda settings, X: learn_samples(settings | {"n_passes": 1}, X),
+        NO_DEVICE | {cell: LEARN_REFUSES[cell] for cell in LEARN_REFUSES if cell[0] != "n_passes"},
+        as_if=LEARN_DEFAULTS,
+        oracle=lambda settings, _: learn_by_hand(settings | {"n_passes": 1}),
+    ),
+    "learn from a stream": Route(
+        learn_stream,
+        NO_DEVICE | LEARN_REFUSES | {("n_passes", 0): "n_passes must be 1"},
+        warned=SIZE_UNKNOWN,
+        as_if=LEARN_DEFAULTS,
+        oracle=lambda settings, _: learn_by_hand(settings | {"n_passes": 1}, n_in_set=None),
+    ),
+    "learn with PyTorch": Route(
+        lambda settings, X: learn_samples(settings | {"backend": "torch"}, X),
+        LEARN_REFUSES
+        | {
+            "device": "device='cuda:x' must be",
+            "precision": "precision='tf32' needs a CUDA device",
+        },
+        as_if=LEARN_DEFAULTS,
+        oracle=lambda settings, _: learn_by_hand(settings),
+        tolerance=1e-4,
+    ),
+    "learn on a cluster": Route(
+        learn_on_cluster,
+        NO_DEVICE | LEARN_REFUSES | {("start", 0): "start='random' is for one machine"},
+        as_if=LEARN_DEFAULTS,
+        oracle=lambda settings, _: learn_by_hand(settings, is_cluster=True),
+    ),
+}
+CELLS = [
+    pytest.param(
+        route, name, number, id=f"{route}-{name}-{number}", marks=[NEEDS_TORCH] * ("Torch" in route)
+    )
+    for route in ROUTES
+    for name, values in VALUES.items()
+    for number in range(len(values))
+]
+
+
+def learned(route: Route, settings: dict[str, Any], capsys: Any) -> Learned:
+    called = []
+    if settings.get("callback") is not None:
+        settings = settings | {"callback": called.append}
+    capsys.readouterr()
+    model = route.learn(settings, FRAMES.copy())
+    return Learned(
+        model.components_,
+        model.transform(FRAMES),
+        model.statistics_.n_frames,
+        len(called),
+        "divergence" in capsys.readouterr().err,
+    )
+
+
+def test_every_parameter_is_in_the_table():
+    assert set(VALUES) == set(OnlineNMF().get_params())
+
+
+@pytest.mark.parametrize(("route", "name", "number"), CELLS)
+def test_a_parameter_is_used_or_refused(route, name, number, capsys):
+    route, settings = ROUTES[route], BASE | VALUES[name][number]
+    refusal = route.of(route.refused, name, number)
+    if refusal is not None:
+        with pytest.raises((ValueError, AttributeError)) as error:
+            route.learn(settings, FRAMES.copy())
+        sentence = str(error.value.__cause__ or error.value)
+        assert re.search(refusal, sentence)
+        assert name in sentence
+        return
+    oracle = ROUTES["fit of an array"] if route.oracle is None else Route(route.oracle)
+    expected = learned(oracle, settings | (route.of(route.as_if, name, number) or {}), capsys)
+    warning = route.of(route.warned, name, number)
+    with pytest.warns(match=warning) if warning else contextlib.nullcontext():
+        found = learned(route, settings, capsys)
+    for one, other in [
+        (found.components, expected.components),
+        (found.activations, expected.activations),
+        (found.n_frames, expected.n_frames),
+    ]:
+        np.testing.assert_allclose(one, other, rtol=route.tolerance, atol=route.tolerance)
+    assert (found.n_called, found.has_printed) == (expected.n_called, expected.has_printed)
+
+
+@pytest.mark.parametrize("name", sorted(set(VALUES) - FLAT))
+def test_a_value_in_the_table_changes_something(name, capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = learned(ROUTES["fit of an array"], BASE, capsys)
+        for values in VALUES[name]:
+            other = learned(ROUTES["fit of an array"], BASE | values, capsys)
+            assert not (
+                plain.activations.shape == other.activations.shape
+                and np.allclose(plain.activations, other.activations, rtol=1e-6, atol=1e-12)
+            )

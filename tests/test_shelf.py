@@ -1,0 +1,229 @@
+"""The separators that come with ondes: the network in NumPy, the files, and commands without -d."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import soundfile
+
+import ondes
+from ondes.models.band_network import AROUND, PART, BandMasks, BandWeights
+from ondes.models.loading import FOLDER, SHELF, from_shelf
+
+SR = 16000
+
+
+def weights(n_sources=2, seed=0):
+    """Three bands of two bins and one of five, four sweeps."""
+    rng = np.random.default_rng(seed)
+
+    def some(*shape):
+        return (rng.standard_normal(shape) / np.sqrt(shape[-2])).astype(np.float16)
+
+    widths, n_channels, n_states, n_hidden = ((3, 2), (1, 5)), 4, 3, 6
+    return BandWeights(
+        tuple(some(n, width, n_channels) for n, width in widths),
+        some(4, n_channels),
+        some(4, n_channels, 6 * n_states),
+        some(4, 6 * n_states),
+        some(4, 2 * n_states, n_channels),
+        tuple(some(n, n_channels, n_hidden) for n, _ in widths),
+        tuple(some(n, 1, n_hidden) for n, _ in widths),
+        tuple(some(n, n_hidden, n_sources * width) for n, width in widths),
+        tuple(some(n, 1, n_sources * width) for n, width in widths),
+    )
+
+
+def magnitudes(n_frames, n_bins=11, seed=0):
+    return np.random.default_rng(seed).exponential(size=(n_frames, n_bins)).astype(np.float32)
+
+
+def masks_in_plain_loops(given, frames):
+    """The definition, number by number, in float64; one part."""
+    frames = frames.astype(np.float64)
+    power = frames**2 / np.mean(frames**2) + 1e-10
+    n_frames, n_bands = len(frames), len(given.place)
+    x = np.zeros((n_frames, n_bands, given.place.shape[1]))
+    bands, first = [], 0
+    for group, rows in enumerate(given.embedding):
+        for number, matrix in enumerate(rows.astype(float)):
+            bins = slice(first, first + len(matrix))
+            x[:, len(bands)] = power[:, bins] ** 0.125 @ matrix + given.place[len(bands)]
+            bands.append((group, number, bins))
+            first += len(matrix)
+
+    def normal(vector):
+        return vector / np.sqrt(np.mean(vector**2) + 1e-5)
+
+    n_states = given.outwards.shape[1]
+    for sweep in range(len(given.inwards)):
+        a, b, c = (w[sweep].astype(float) for w in (given.inwards, given.bias, given.outwards))
+        lines = [[(t, k) for t in range(n_frames)] for k in range(n_bands)]
+        if sweep % 2:
+            lines = [[(t, k) for k in range(n_bands)] for t in range(n_frames)]
+        change = np.zeros_like(x)
+        for line in lines:
+            gates = np.array([normal(x[place]) @ a + b for place in line])
+            keep = 1 / (1 + np.exp(-gates[:, :n_states]))
+            new, gain = gates[:, n_states : 2 * n_states], np.maximum(gates[:, 2 * n_states :], 0)
+            state = np.zeros_like(new)
+            for i in range(n_states):
+                order = range(len(line)) if i < n_states // 2 else reversed(range(len(line)))
+                h = 0.0
+                for n in order:
+                    h = keep[n, i] * h + (1 - keep[n, i]) * new[n, i]
+                    state[n, i] = h
+            for n, place in enumerate(line):
+                change[place] = (state[n] * gain[n]) @ c
+        x += change
+    masks = np.zeros((given.n_sources, n_frames, given.n_bins))
+    for k, (group, number, bins) in enumerate(bands):
+        for t in range(n_frames):
+            between = normal(x[t, k]) @ given.hidden[group][number].astype(float)
+            between = np.maximum(between + given.hidden_bias[group][number, 0], 0)
+            logits = between @ given.mask[group][number].astype(float)
+            logits += given.mask_bias[group][number, 0]
+            each = np.exp(logits.reshape(given.n_sources, -1))
+            masks[:, t, bins] = each / each.sum(axis=0)
+    return masks
+
+
+def all_masks(stream, frames, cuts=()):
+    parts = [stream.push(part) for part in np.split(frames, cuts)]
+    return np.concatenate([*parts, stream.flush()], axis=1)
+
+
+def test_masks_are_what_the_definition_says_in_plain_loops():
+    frames = magnitudes(40)
+    found = all_masks(BandMasks(weights()), frames)
+    np.testing.assert_allclose(found, masks_in_plain_loops(weights(), frames), atol=1e-5)
+
+
+def test_later_parts_are_computed_from_the_frames_around_them_alone():
+    frames = magnitudes(2 * PART + 50)
+    found = all_masks(BandMasks(weights()), frames)
+    around = frames[PART - AROUND : 2 * PART + AROUND]
+    expected = masks_in_plain_loops(weights(), around)[:, AROUND : AROUND + PART]
+    np.testing.assert_allclose(found[:, PART : 2 * PART], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_frames", [0, 1, PART, PART + AROUND, 3 * PART + 7])
+def test_masks_do_not_depend_on_the_cut_or_the_threads_and_come_in_time(n_frames):
+    frames = magnitudes(n_frames)
+    expected = all_masks(BandMasks(weights()), frames)
+    assert expected.shape[1] == n_frames
+    for n_threads in (1, 2, 3):
+        stream, n_out, parts = BandMasks(weights(), n_threads), 0, []
+        for first in range(0, n_frames, 61):
+            parts.append(stream.push(frames[first : first + 61]))
+            n_out += parts[-1].shape[1]
+            assert min(first + 61, n_frames) - n_out <= stream.delay
+        parts.append(stream.flush())
+        assert np.array_equal(np.concatenate(parts, axis=1), expected)
+
+
+def test_masks_sum_to_one_at_any_volume_and_in_silence():
+    frames = magnitudes(100)
+    frames[10:50] = 0
+    expected = all_masks(BandMasks(weights()), frames)
+    np.testing.assert_allclose(expected.sum(axis=0), 1, atol=1e-5)
+    for volume in (1e-20, 1e30):
+        scaled = all_masks(BandMasks(weights()), frames * np.float32(volume))
+        np.testing.assert_allclose(scaled, expected, atol=1e-3)
+    silent = all_masks(BandMasks(weights()), np.zeros_like(frames))
+    np.testing.assert_allclose(silent.sum(axis=0), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"place": np.zeros((3, 4), np.float16)},
+        {"place": np.zeros((4, 4), np.float32)},
+        {"bias": np.full((4, 18), np.nan, np.float16)},
+        {"inwards": np.zeros((4, 4, 17), np.float16)},
+        {"outwards": np.zeros((4, 5, 4), np.float16)},
+        {"mask": ()},
+        {"mask": weights().mask[::-1]},
+        {"embedding": weights().embedding[:1]},
+    ],
+)
+def test_weights_that_could_do_harm_are_refused(change):
+    with pytest.raises(ValueError, match=r"its |it has|argument"):
+        replace(weights(), **change)
+
+
+# ---- the shelf ----
+
+
+def test_the_shelf_is_small_and_says_what_it_was_made_from():
+    files = sorted(FOLDER.glob("*.ondes"))
+    assert [file.stem for file in files] == sorted(SHELF)
+    assert sum(file.stat().st_size for file in files) <= 8e6
+    text = (FOLDER / "README.md").read_text()
+    assert all(f"`{name}`" in text for name in SHELF)
+    assert "GPL" in text
+
+
+@pytest.mark.parametrize("sr", [16000, 22050])
+@pytest.mark.parametrize("shape", [(30000,), (30000, 2), (0,)])
+def test_stems_of_the_shelf_sum_to_the_mixture(shape, sr):
+    mixture = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    stems = ondes.separate(mixture, sr=sr)
+    assert list(stems) == ["speech", "music", "effects"]
+    np.testing.assert_allclose(sum(stems.values()), mixture, atol=1e-5)
+
+
+def test_a_steady_hiss_is_no_voice():
+    hiss = 0.1 * np.random.default_rng(0).standard_normal(2 * SR).astype(np.float32)
+    assert np.sum(ondes.denoise(hiss, SR) ** 2) < 0.01 * np.sum(hiss**2)
+
+
+def run(folder, *arguments, status=0):
+    command = [sys.executable, "-m", "ondes", *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return done
+
+
+@pytest.fixture
+def folder(tmp_path):
+    samples = 0.1 * np.random.default_rng(0).standard_normal(20000).astype(np.float32)
+    soundfile.write(tmp_path / "mix.wav", samples, SR, subtype="FLOAT")
+    return tmp_path
+
+
+def test_commands_without_a_model_use_the_shelf_and_say_so(folder):
+    done = run(folder, "separate", "mix.wav", "-o", "stems")
+    (line,) = done.stderr.splitlines()
+    assert "'talk'" in line
+    assert "ondes train" in line
+    stems = [soundfile.read(file)[0] for file in sorted((folder / "stems/mix").iterdir())]
+    np.testing.assert_allclose(sum(stems), soundfile.read(folder / "mix.wav")[0], atol=1e-5)
+    run(folder, "separate", "mix.wav", "-d", "talk", "-o", "named")
+    for file in (folder / "stems/mix").iterdir():
+        named, _ = soundfile.read(folder / "named/mix" / file.name)
+        assert np.array_equal(named, soundfile.read(file)[0])
+    done = run(folder, "denoise", "mix.wav", "-o", "clean.wav")
+    (line,) = done.stderr.splitlines()
+    assert "'denoise'" in line
+    assert "--noise" in line
+    run(folder, "denoise", "mix.wav", "-d", "talk", "-o", "other.wav")
+    assert soundfile.info(folder / "other.wav").frames == 20000
+
+
+def test_the_models_are_listed_and_a_wrong_name_names_them(folder):
+    listed = json.loads(run(folder, "models", "--json").stdout)["models"]
+    assert listed == {name: list(from_shelf(name).names) for name in SHELF}
+    (line,) = run(folder, "separate", "mix.wav", "-d", "tlak", status=1).stderr.splitlines()
+    assert "talk, denoise" in line
+    assert not (folder / "separated").exists()
+
+
+def test_a_file_goes_before_the_shelf(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ondes.learn(np.ones(8000, np.float32), 1, sr=8000).save("talk")
+    assert isinstance(ondes.load("talk"), ondes.Dictionary)
+    assert list(ondes.separate(np.ones(100), sr=8000)) == ["speech", "music", "effects"]
