@@ -428,6 +428,8 @@ def test_axe_finds_no_serious_fault(browser, studio):
     faults = []
 
     def look(where):
+        # A colour on its way to another one is a moment without contrast.
+        assert page.evaluate("document.getAnimations().length") == 0
         found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
         faults.extend(
             (where, each["id"], node["target"], node["failureSummary"])
