@@ -8,13 +8,16 @@ date and machine, and a digest of the files that the result depends on.
 
 from __future__ import annotations
 
+import ast
 import datetime
 import hashlib
+import io
 import json
 import os
 import platform
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,8 +155,34 @@ def digest(sources: Iterable[str]) -> str:
         path = ROOT / source
         files = [path] if path.is_file() else path.rglob("*")
         for file in sorted(each for each in files if each.suffix in SOURCE_SUFFIXES):
-            found.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes() + b"\0")
+            code = python_code(file.read_text()) if file.suffix == ".py" else file.read_text()
+            found.update(f"{file.relative_to(ROOT)}\0{code}\0".encode())
     return found.hexdigest()[:16]
+
+
+def python_code(source: str) -> str:
+    """Source without docstrings, comments and empty lines, which change no result.
+
+    Examples
+    --------
+    >>> print(python_code('def f(x):  # twice\\n    "Two."\\n\\n    return 2 * x'))
+    def f(x):
+        return 2 * x
+    """
+    lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            if is_text and isinstance(first.value.value, str):
+                lines[first.lineno - 1 : first.end_lineno] = [""] * (
+                    first.end_lineno - first.lineno + 1
+                )
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def machine() -> dict[str, Any]:

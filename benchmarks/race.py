@@ -1,6 +1,7 @@
 """`ondes` against what users have today: held-out divergence against seconds of learning.
 
     python benchmarks/race.py [--audio FOLDER] [--quick] [--seeds N] [--sizes small medium]
+                              [--jobs N]
 
 Every dictionary is scored with the same divergence at converged activations, which is not timed.
 Writes benchmarks/results/race.json and docs/figures/race_*.png; with --quick, into out/quick.
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -252,26 +254,47 @@ def learn(name: str, threads: int, jobs: list[dict[str, Any]], folder: Path) -> 
     return [np.load(job["out"]) for job in jobs]
 
 
-def race(recordings: Recordings, settings: Settings) -> dict[str, Any]:
-    machine = facts()
-    runs = []
+def race(recordings: Recordings, settings: Settings, n_jobs: int = 1) -> dict[str, Any]:
+    """All runs; those on one thread `n_jobs` at a time."""
+    machine = facts(n_jobs)
     with tempfile.TemporaryDirectory() as name:
         folder, held_out = Path(name), {}
         for (size, kind), (train, others) in frame_sets(recordings, settings).items():
             np.save(folder / f"{size}_{kind}.npy", train)
             held_out[size, kind] = others
-        for contestant, threads, cells in _groups(settings.cells, machine["cores"]):
+        groups = [
+            group
+            for group in _groups(settings.cells, machine["cores"])
+            if _is_installed(peers.CONTESTANTS[group[0]])
+        ]
+
+        def run(contestant: str, threads: int, cells: list[Cell]) -> list[dict[str, Any]]:
             who = peers.CONTESTANTS[contestant]
-            if importlib.util.find_spec(who.package) is None:
-                print(f"{who.title} is not installed and does not run.", flush=True)
-                continue
             heats = [(cell, seed) for cell in cells for seed in range(cell.n_seeds)]
             jobs = [_job(cell, seed, who, settings, folder) for cell, seed in heats]
-            found = learn(contestant, threads, jobs, folder)
-            for (cell, seed), kept in zip(heats, found, strict=True):
-                runs.append(_scored(contestant, cell, seed, threads, kept, held_out))
+            found = learn(contestant, threads, jobs, Path(tempfile.mkdtemp(dir=folder)))
             print(f"{who.title}, {threads} threads: {len(jobs)} runs", flush=True)
+            return [
+                _scored(contestant, cell, seed, threads, kept, held_out)
+                for (cell, seed), kept in zip(heats, found, strict=True)
+            ]
+
+        # One cell after the other, the longest first, so that no job ends long after the others.
+        alone = [(who, 1, [cell]) for who, n, cells in groups if n == 1 for cell in cells]
+        alone.sort(key=lambda each: each[2][0].budget_s * each[2][0].n_seeds, reverse=True)
+        together = [group for group in groups if group[1] != 1]
+        with ThreadPoolExecutor(n_jobs) as pool:
+            found = list(pool.map(lambda group: run(*group), alone))
+        found += [run(*group) for group in together]
+    runs = [each for group in found for each in group]
     return {"settings": asdict(settings), "machine": machine, "left_out": LEFT_OUT, "runs": runs}
+
+
+def _is_installed(who: peers.Contestant) -> bool:
+    found = importlib.util.find_spec(who.package) is not None
+    if not found:
+        print(f"{who.title} is not installed and does not run.", flush=True)
+    return found
 
 
 def _groups(cells: list[Cell], cores: int) -> Iterator[tuple[str, int, list[Cell]]]:
@@ -330,14 +353,14 @@ def with_earlier(results: dict[str, Any], earlier: dict[str, Any]) -> dict[str, 
 
 
 def main() -> None:
-    options = parse_options(__doc__, Settings().sizes)
+    options = parse_options(__doc__, Settings().sizes, has_jobs=True)
     settings = QUICK if options.quick else Settings()
     if options.seeds:
         settings = replace(settings, n_seeds=options.seeds)
     if options.sizes:
         settings = replace(settings, sizes=tuple(options.sizes))
     outputs = Outputs.quick() if options.quick else replace(Outputs.kept(), results=RESULTS.parent)
-    results = race(Recordings(options.audio), settings)
+    results = race(Recordings(options.audio), settings, options.jobs)
     if options.sizes and not options.quick:
         results = with_earlier(results, json.loads(RESULTS.read_text()))
     print(outputs.write("race", results, parts=settings.sizes))

@@ -8,8 +8,11 @@ lengthen.
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -138,6 +141,29 @@ def record(
         divergence=divergence,
         **names,
     )
+
+
+Contestant = tuple[ondes.OnlineNMF, Any, dict[str, Any]]  # a model, its frames, what names the run
+_waiting: list[tuple[Contestant, np.ndarray, float]] = []  # for the processes that are forked
+
+
+def record_all(
+    contestants: Iterable[Contestant], held_out: np.ndarray, seconds: float, n_jobs: int = 1
+) -> list[Run]:
+    """`record` each, so many at a time, each in a process and on a thread of its own."""
+    _waiting[:] = [(contestant, held_out, seconds) for contestant in contestants]
+    numbers = range(len(_waiting))
+    if n_jobs == 1:
+        return [_recorded(number) for number in numbers]
+    with ProcessPoolExecutor(n_jobs, multiprocessing.get_context("fork")) as pool:
+        return list(pool.map(_recorded, numbers))
+
+
+def _recorded(number: int) -> Run:
+    (model, frames, names), held_out, seconds = _waiting[number]
+    run = record(model, frames, held_out, seconds, **names)
+    print(f"{names}: {run.end:.4f}", file=sys.stderr)
+    return run
 
 
 def first_dictionary(frames: np.ndarray, n_components: int, seed: int) -> np.ndarray:

@@ -6,7 +6,6 @@ excerpt; the rest is here.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -19,7 +18,7 @@ from curves import (
     Spread,
     every_fifth_second,
     first_dictionary,
-    record,
+    record_all,
     times_faster,
 )
 from outputs import facts
@@ -44,19 +43,19 @@ class Settings:
     frontend: Frontend = field(default_factory=Frontend)
 
 
-def run(settings: Settings, frames: np.ndarray) -> dict[str, Any]:
+def run(settings: Settings, frames: np.ndarray, n_jobs: int = 1) -> dict[str, Any]:
     """All runs on these frames, as the JSON keeps them."""
     per_second = round(settings.frontend.sr / settings.frontend.hop_length)
     train, held_out = every_fifth_second(frames, per_second)
-    runs: list[Run] = []
-    for seed in settings.seeds:
-        for model, names in contestants(settings, train, seed):
-            names |= {"n_frames": len(train), "seed": seed}
-            runs.append(record(model, train, held_out, settings.seconds, **names))
-            print(f"{settings.name}: {names}: {runs[-1].end:.4f}", file=sys.stderr)
+    together = [
+        (model, train, names | {"n_frames": len(train), "seed": seed})
+        for seed in settings.seeds
+        for model, names in contestants(settings, train, seed)
+    ]
+    runs = record_all(together, held_out, settings.seconds, n_jobs)
     return {
         "settings": asdict(settings),
-        "machine": facts() | {"backend": runs[-1].backend},
+        "machine": facts(n_jobs) | {"backend": runs[-1].backend},
         "n_train": len(train),
         "n_held_out": len(held_out),
         "n_bins": train.shape[1],

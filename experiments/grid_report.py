@@ -15,13 +15,13 @@ from recordings import Recordings
 
 
 def main(settings: Settings, quick: Settings, description: str | None) -> None:
-    options = parse_options(description)
+    options = parse_options(description, has_jobs=True)
     chosen, outputs = (quick, Outputs.quick()) if options.quick else (settings, Outputs.kept())
     if options.seeds:
         chosen = replace(chosen, seeds=tuple(range(options.seeds)))
     excerpt = Recordings(options.audio).excerpt
     frames = chosen.frontend.frames(excerpt, chosen.start_s, chosen.end_s)
-    results = run(chosen, frames)
+    results = run(chosen, frames, options.jobs)
     print(outputs.write(chosen.name, results))
     for path in draw(results, outputs.figures):
         print(path)

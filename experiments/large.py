@@ -1,6 +1,6 @@
 """The paper's third comparison: an hour and a half of music, online on all of it, batch on subsets.
 
-    python experiments/large.py [--audio FOLDER] [--quick] [--seeds N]
+    python experiments/large.py [--audio FOLDER] [--quick] [--seeds N] [--jobs N]
 
 Fresh restarts with 100 steps, nothing stored. Writes experiments/results/large.json and
 docs/figures/large.png.
@@ -8,7 +8,6 @@ docs/figures/large.png.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from curves import (
     best_seed,
     first_dictionary,
     plain,
-    record,
+    record_all,
     sooner,
     times_faster,
 )
@@ -54,17 +53,18 @@ NAME = "large"
 
 
 def run(
-    settings: Settings, train: np.ndarray, held_out: np.ndarray, **about: Any
+    settings: Settings, train: np.ndarray, held_out: np.ndarray, n_jobs: int = 1, **about: Any
 ) -> dict[str, Any]:
     """All runs on these frames, which are in random order."""
-    runs: list[Run] = []
-    for seed in settings.seeds:
-        for model, frames, names in contestants(settings, train, seed):
-            runs.append(record(model, frames, held_out, settings.seconds, seed=seed, **names))
-            print(f"{NAME}: {names}, seed {seed}: {runs[-1].end:.4f}", file=sys.stderr)
+    together = [
+        (model, frames, names | {"seed": seed})
+        for seed in settings.seeds
+        for model, frames, names in contestants(settings, train, seed)
+    ]
+    runs = record_all(together, held_out, settings.seconds, n_jobs)
     return {
         "settings": asdict(settings),
-        "machine": facts() | {"backend": runs[-1].backend},
+        "machine": facts(n_jobs) | {"backend": runs[-1].backend},
         **about,
         "n_train": len(train),
         "n_held_out": len(held_out),
@@ -218,7 +218,7 @@ def _row(compared: Comparison, name: str, runs: Sequence[Run]) -> str:
 
 
 def main() -> None:
-    options = parse_options(__doc__)
+    options = parse_options(__doc__, has_jobs=True)
     settings, outputs = (QUICK, Outputs.quick()) if options.quick else (SETTINGS, Outputs.kept())
     if options.seeds:
         settings = replace(settings, seeds=tuple(range(options.seeds)))
@@ -231,7 +231,7 @@ def main() -> None:
         "n_tracks": len(tracks),
         "n_other_tracks": len(other_tracks),
     }
-    results = run(settings, train, held_out, **about)
+    results = run(settings, train, held_out, options.jobs, **about)
     print(outputs.write(NAME, results))
     for path in draw(results, outputs.figures):
         print(path)

@@ -1,6 +1,6 @@
 """The paper's second comparison: four minutes of music, online against batch.
 
-    python experiments/medium.py [--audio FOLDER] [--quick] [--seeds N]
+    python experiments/medium.py [--audio FOLDER] [--quick] [--seeds N] [--jobs N]
 
 Writes experiments/results/medium.json and docs/figures/medium*.png.
 """

@@ -39,7 +39,9 @@ class Outputs:
         return KEPT[name].write(results, parts, self.results / f"{name}.json")
 
 
-def parse_options(description: str | None, sizes: Sequence[str] = ()) -> argparse.Namespace:
+def parse_options(
+    description: str | None, sizes: Sequence[str] = (), *, has_jobs: bool = False
+) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -48,6 +50,8 @@ def parse_options(description: str | None, sizes: Sequence[str] = ()) -> argpars
     )
     parser.add_argument("--quick", action="store_true", help="a short run into out/quick")
     parser.add_argument("--seeds", type=int, help="number of seeds, instead of the script's own")
+    if has_jobs:
+        parser.add_argument("--jobs", type=int, default=1, help="runs at a time, a core for each")
     if sizes:
         parser.add_argument(
             "--sizes", nargs="+", choices=sizes, help="only these sets; kept runs of others stay"
@@ -55,21 +59,23 @@ def parse_options(description: str | None, sizes: Sequence[str] = ()) -> argpars
     return parser.parse_args()
 
 
-def facts() -> dict[str, Any]:
-    """The machine; one thread is used on any machine."""
-    return machine() | {"threads": 1}
+def facts(n_jobs: int = 1) -> dict[str, Any]:
+    """The machine, and how many runs it made at a time, each on one thread."""
+    return machine() | {"threads": 1, "at_a_time": n_jobs}
 
 
 def conditions(settings: dict[str, Any], machine: dict[str, Any]) -> str:
     """What the paper does not state, in one sentence for the page."""
     frontend = settings["frontend"]
     n_seeds = len(settings["seeds"])
+    n_at_a_time = machine.get("at_a_time", 1)
+    at_a_time = f"{n_at_a_time} runs at a time, " if n_at_a_time > 1 else ""
     return (
         f"K = {settings['n_components']}, {frontend['sr']} Hz, window {frontend['n_fft']}, hop "
         f"{frontend['n_fft'] // 2}; frames {frontend['top_db']:g} dB below the loudest frame "
         f"of the recording are left out as silent. {n_seeds} "
         f"{'seed' if n_seeds == 1 else 'seeds'}, "
         f"{settings['seconds']:g} processor seconds of learning for each run, scoring not counted; "
-        f"backend {machine['backend']}, float32, one thread, "
+        f"backend {machine['backend']}, float32, one thread, {at_a_time}"
         f"{machine['cpu']}, {machine['cores']} cores."
     )

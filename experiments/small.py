@@ -1,6 +1,6 @@
 """The paper's first comparison: thirty seconds of music, online against batch.
 
-    python experiments/small.py [--audio FOLDER] [--quick] [--seeds N]
+    python experiments/small.py [--audio FOLDER] [--quick] [--seeds N] [--jobs N]
 
 Writes experiments/results/small.json and docs/figures/small*.png.
 """

@@ -339,3 +339,28 @@ def test_a_result_is_older_once_its_code_changes(tmp_path, monkeypatch):
     assert result.read()["rows"] == [1, 3]
     code.rename(code.with_name("stride.py"))
     assert result.older_parts() == ["first", "second"]
+
+
+def test_comments_and_docstrings_make_no_result_older(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "ROOT", tmp_path)
+    source = tmp_path / "source.py"
+
+    def digest_of(text):
+        source.write_text(text)
+        return kept.digest(("source.py",))
+
+    before = digest_of('def f(x):\n    """Twice."""\n    return 2 * x\n')
+    assert digest_of("def f(x):  # doubled\n\n    return 2 * x\n") == before
+    assert digest_of("def f(x):\n    return 3 * x\n") != before
+    assert digest_of("def f(x):\n  return 2 * x\n") != before
+    assert digest_of('def f(x):\n    return """Twice."""\n') != before
+
+
+def test_runs_at_a_time_are_those_one_after_the_other():
+    settings = replace(small.SETTINGS, seconds=0.01, seeds=(0, 1), rs=(0.7,), betas=(100,))
+    frames = spectrogram()
+    alone, together = (grid.run(settings, frames, n_jobs)["runs"] for n_jobs in (1, 3))
+    for one, other in zip(alone, together, strict=True):
+        names = ("algorithm", "beta", "r", "seed", "n_frames")
+        assert [one[name] for name in names] == [other[name] for name in names]
+        assert one["divergence"][0] == other["divergence"][0]
