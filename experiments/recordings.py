@@ -83,7 +83,7 @@ class Recordings:
         if not self.is_known:
             paths = sorted(map(Path, map(str, find_recordings(self.root))))
             return [path for number, path in enumerate(paths) if (number % 5 == 4) == held_out]
-        tracks = sorted((self.root / WESNOTH).glob("*.ogg"))
+        tracks = sorted((self.root / WESNOTH).iterdir())  # a copy may have another format
         return [
             track
             for track in tracks
@@ -94,7 +94,7 @@ class Recordings:
 
     def speech(self, held_out: bool) -> list[Path]:
         """Sentences of one man, 99 minutes in 620 files; the last 60 files are held out."""
-        sentences = sorted((self.root / RUSSIAN).glob("*.wav"))
+        sentences = sorted((self.root / RUSSIAN).iterdir())
         return [path for path in sentences if (path.stem >= FIRST_HELD_OUT_SENTENCE) == held_out]
 
     def stems(self) -> list[Path]:
@@ -110,7 +110,7 @@ class Recordings:
     def excerpt(self) -> Path:
         """The track of the paper's 30 seconds and 4 minutes: of other recordings the longest."""
         if self.is_known:
-            return self.root / WESNOTH / f"{EXCERPT}.ogg"
+            return next((self.root / WESNOTH).glob(f"{EXCERPT}.*"))
         return max(self.music(False), key=lambda path: probe(path).seconds or 0)
 
 
