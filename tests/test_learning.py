@@ -133,6 +133,15 @@ def test_another_seed_gives_another_dictionary(album):
     assert not np.array_equal(one.components, other.components)
 
 
+def test_the_best_of_several_seeds_is_kept(album):
+    files = album.glob("*.wav")
+    best = learn_small(files, n_init=3, random_state=4)
+    alone = [learn_small(album.glob("*.wav"), random_state=seed) for seed in (4, 5, 6)]
+    divergences = [each.history.divergence for each in alone]
+    assert same_bytes(best, alone[int(np.argmin(divergences))])
+    assert len(set(divergences)) == 3
+
+
 def test_the_first_dictionary_is_drawn_from_several_batches_that_are_then_learned_from(
     album, monkeypatch
 ):
@@ -421,6 +430,8 @@ def test_settings_of_the_dictionary_are_refused_where_learning_continues(album, 
         ({"round_size": 99}, "round_size=99 needs cluster"),
         ({"n_passes": 0}, "n_passes=0 must be a whole number from 1"),
         ({"raw": RawFormat(SR)}, "raw= is for samples in files and streams"),
+        ({"n_init": 0}, "n_init=0 must be a whole number from 1"),
+        ({"n_init": 2, "checkpoint": "a"}, "n_init=2 and checkpoint exclude each other"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(given, sentence):

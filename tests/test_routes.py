@@ -146,7 +146,10 @@ def learn(settings: dict[str, Any], recordings: Any, **how: Any) -> OnlineNMF:
     plain["forgetting"] = ondes.GrowingMemory()
     frames = {"sr": SR, "n_fft": 16, "hop_length": 8, "fmax": SR / 2, "top_db": None}
     model = {"spectrum": "power", **plain, **settings}
-    return ondes.learn(recordings, **frames, **model, **how).estimator
+    dictionary = ondes.learn(recordings, **frames, **model, **how)
+    estimator = dictionary.estimator
+    estimator.divergence_of_run = dictionary.history.divergence
+    return estimator
 
 
 def learn_samples(settings: dict[str, Any], _: Any) -> OnlineNMF:
@@ -169,6 +172,12 @@ def learn_by_hand(
     settings: dict[str, Any], is_cluster: bool = False, n_in_set: int | None = 70
 ) -> OnlineNMF:
     """The frames of the recording in the order of its schedule, one batch after the other."""
+    n_init, first = settings.get("n_init", 1), settings["random_state"]
+    if n_init > 1:
+        seeds = [settings | {"n_init": 1, "random_state": first + n} for n in range(n_init)]
+        runs = [(learn_on_cluster if is_cluster else learn_samples)(each, None) for each in seeds]
+        best = min(range(n_init), key=lambda n: runs[n].divergence_of_run)
+        return learn_by_hand(seeds[best], is_cluster, n_in_set)
     sizes = {"batch_size": settings["batch_size"], "round_size": 2**20, "segment_size": 1024}
     if is_cluster:
         sizes |= {"round_size": 128, "segment_size": 16}
@@ -195,7 +204,6 @@ LEARN_REFUSES = {
     "remainder": "remainder='carry' is for `OnlineNMF.fit` of an array",
     ("start", 1): "start of each frame is for `OnlineNMF.fit` of an array",
     ("n_passes", 1): "n_passes=None must be a whole number",
-    "n_init": "n_init=3 is for `OnlineNMF.fit` of an array",
 }
 LEARN_DEFAULTS = {  # None is the value of the preset
     ("batch_size", 1): {"batch_size": 128},
@@ -263,7 +271,9 @@ ROUTES = {
     ),
     "learn from a stream": Route(
         learn_stream,
-        NO_DEVICE | LEARN_REFUSES | {("n_passes", 0): "n_passes must be 1"},
+        NO_DEVICE
+        | LEARN_REFUSES
+        | {("n_passes", 0): "n_passes must be 1", "n_init": "n_init=3 must be 1"},
         warned=SIZE_UNKNOWN,
         as_if=LEARN_DEFAULTS,
         oracle=lambda settings, _: learn_by_hand(settings | {"n_passes": 1}, n_in_set=None),

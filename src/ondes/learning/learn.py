@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ondes.errors import FileError
-from ondes.learning.corpus import RecordingInputs
+from ondes.learning.corpus import RecordingInputs, found
 from ondes.learning.run import LearningProgress, Run, RunOptions
 from ondes.models.dictionary import Dictionary
 from ondes.nmf.forgetting import GrowingMemory, PerPass
@@ -16,6 +19,7 @@ from ondes.nmf.problem import Solver
 from ondes.signal.audio_settings import AudioSettings, passband
 from ondes.signal.recordings import RawFormat
 from ondes.signal.stft import Stft
+from ondes.signal.survey import is_stream
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -80,6 +84,7 @@ def learn(
     beta_loss: str | float | None = None,
     sparsity: float | None = None,
     n_passes: int = 1,
+    n_init: int = 1,
     random_state: int = 0,
     top_db: float | str | None = "auto",
     batch_size: int | None = None,
@@ -134,6 +139,9 @@ def learn(
         As in `OnlineNMF`; by default "kullback-leibler" and 2.
     n_passes : int
         Number of passes over all recordings.
+    n_init : int
+        Learn so often, with the seeds from `random_state` on, and return the dictionary whose
+        `history.divergence` is lowest. The recordings are read anew each time.
     random_state : int
         Seed of the order of the frames and of the first dictionary.
     top_db : float, None or "auto"
@@ -233,10 +241,44 @@ def learn(
         on_error=on_error,
         return_on_interrupt=return_on_interrupt,
     )
+    if n_init != 1:
+        for other, is_given in {
+            "dictionary": dictionary is not None,
+            "checkpoint": checkpoint is not None,
+        }.items():
+            if is_given:
+                raise ValueError(f"n_init={n_init!r} and {other} exclude each other; give one.")
     if dictionary is not None:
         return Run(continued(dictionary, **given), recordings, options).learn()
-    given |= {"n_passes": n_passes, "random_state": random_state}
-    return Run(untrained(**given), recordings, options).learn()
+    given |= {"n_passes": n_passes}
+    if n_init == 1:
+        return Run(untrained(**given, random_state=random_state), recordings, options).learn()
+    return _best_of(n_init, given, recordings, options)
+
+
+def _best_of(
+    n_init: int, given: Settings, recordings: RecordingInputs, options: RunOptions
+) -> Dictionary:
+    """Learn with several seeds; where that is interrupted, the best of what is complete."""
+    if not isinstance(n_init, (int, np.integer)) or n_init < 1:
+        raise ValueError(f"n_init={n_init!r} must be a whole number from 1.")
+    items = found(recordings)
+    if any(not isinstance(each, np.ndarray) and is_stream(each) for each in items):
+        raise ValueError(f"A stream can be read only once: n_init={n_init} must be 1.")
+    learned: list[Dictionary] = []
+    for seed in range(options.random_state, options.random_state + n_init):
+        model = untrained(**given, random_state=seed)
+        latest = Run(model, items, replace(options, random_state=seed)).learn()
+        assert latest.history is not None
+        stopped_by = latest.history.stopped_by
+        if stopped_by is None or not learned:
+            learned.append(latest)
+        if stopped_by is not None:
+            break
+    best = min(learned, key=lambda each: each.history.divergence if each.history else np.inf)
+    assert best.history is not None
+    best.history = replace(best.history, stopped_by=stopped_by)
+    return best
 
 
 def untrained(preset: str = "separation", **given: Any) -> Dictionary:
