@@ -50,10 +50,10 @@ check: $(INSTALLED)
 	$(BIN)/python -m mypy
 	$(BIN)/python -c "from importlinter.cli import lint_imports_command as run; run()"
 
-# A quarter of an hour on a quiet machine; MUSIC=folder adds real recordings.
+# An hour on a quiet machine; MUSIC=folder adds real recordings.
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/kernels.py $(if $(MUSIC),--music $(MUSIC))
-	$(BIN)/python benchmarks/streaming.py
+	$(BIN)/python benchmarks/growth.py $(if $(MUSIC),--music $(MUSIC))
 	$(BIN)/python benchmarks/result_pages.py
 	$(if $(MUSIC),$(BIN)/python experiments/why_the_default.py $(MUSIC))
 
@@ -71,11 +71,10 @@ paper: $(INSTALLED)
 	$(BIN)/python experiments/large.py --audio $(AUDIO) $(QUICK)
 	$(BIN)/python benchmarks/result_pages.py $(QUICK)
 
-# Against what users have today, separation, and scale. On a quiet machine.
+# Against what users have today, and separation. On a quiet machine.
 race: $(PEERS)
 	$(BIN)/python benchmarks/race.py --audio $(AUDIO) $(QUICK)
 	$(BIN)/python benchmarks/separation.py --audio $(AUDIO) $(QUICK)
-	$(BIN)/python benchmarks/scale.py --audio $(AUDIO) $(QUICK)
 	$(BIN)/python benchmarks/result_pages.py $(QUICK)
 
 # Write the pages from the kept results, and say which are older than the code.

@@ -130,10 +130,10 @@ KEPT: dict[str, Kept] = {
     ),
     "unseen": _benchmark("unseen", SEPARATING, "python benchmarks/unseen.py --audio AUDIO"),
     "rooms": _benchmark("rooms", SEPARATING, "python benchmarks/rooms.py", "rooms_scenes"),
-    "scale": _benchmark("scale", FROM_FILES, "python benchmarks/scale.py --audio AUDIO"),
-    "streaming": _benchmark("streaming", SEPARATING, "python benchmarks/streaming.py"),
-    "growth": _benchmark("growth", SEPARATING, "python benchmarks/growth.py --music FOLDER"),
-    "cluster": _benchmark("cluster", FROM_FILES, "make cluster"),
+    "growth": _benchmark(
+        "growth", SEPARATING, "python benchmarks/growth.py --music FOLDER", "commands"
+    ),
+    "cluster": _benchmark("cluster", FROM_FILES, "make cluster", "commands"),
     "kernels": _benchmark("kernels", LEARNING[:1], "python benchmarks/kernels.py"),
     "tables": _benchmark(
         "tables", (*SEPARATING, "src/ondes/tables"), "python benchmarks/tables.py"

@@ -8,25 +8,6 @@ import race_page
 from unseen import mean as unseen_mean
 
 
-def streaming(found: dict[str, Any]) -> str:
-    """What commands take, from files to files."""
-    lines = [
-        f"From files to files, K = {found['n_components']}, one pass, {found['n_cores']} cores"
-        f"{found.get('machine', '')}:",
-        "",
-        "| command | audio | time | × real time | peak memory |",
-        "|---|---|---|---|---|",
-    ]
-    for row in found["commands"]:
-        length = f"{row['hours'] * 60:.0f} min" if row["hours"] < 1 else f"{row['hours']:.0f} h"
-        length += f" of {row['audio']}" if "audio" in row else ""
-        lines.append(
-            f"| `ondes {row['command']}` | {length} | {row['seconds']:.1f} s "
-            f"| {row['x_real_time']:.0f} | {row['peak_mb']:.0f} MB |"
-        )
-    return "\n".join(lines)
-
-
 def kernels(found: dict[str, Any]) -> str:
     """The kernel against the matrix product, scikit-learn and NumPy."""
     threads = max(row["threads"] for row in found["rows"])
@@ -79,7 +60,7 @@ def _slower(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def three(unseen: dict[str, Any], race: dict[str, Any], found: dict[str, Any]) -> str:
+def three(unseen: dict[str, Any], race: dict[str, Any], growth: dict[str, Any]) -> str:
     """For the README: separation, speed of learning, and long recordings."""
     lines = ["| figure | result | conditions |", "|---|---|---|"]
     rows = unseen["rows"]
@@ -98,14 +79,13 @@ def three(unseen: dict[str, Any], race: dict[str, Any], found: dict[str, Any]) -
         f"{sooner:.0f} times sooner | 99 min of music, {n_components} components, Itakura-Saito "
         "on power, frames of 512 samples at 11025 Hz, one thread |"
     )
-    stereo = [row for row in found["commands"] if "44.1 kHz stereo ogg" in row["audio"]]
-    longest = max(stereo, key=lambda row: row["hours"])
+    of_ogg = [row for row in growth["hours"] if row["format"] == "ogg"]
+    longest = max(of_ogg, key=lambda row: row["size"])
     lines.append(
-        f"| long recordings | learns from {longest['hours']:.0f} h of audio in "
+        f"| long recordings | learns from {longest['size']:g} h of audio in "
         f"{longest['seconds']:.0f} s ({longest['x_real_time']:.0f} × real time), with "
-        f"{longest['peak_mb']:.0f} MB of memory | one recording in 44.1 kHz stereo Ogg, defaults "
-        f"with {found['n_components']} components, one pass, "
-        f"{found['n_cores']} cores{found['machine']} |"
+        f"{longest['peak_mb']:.0f} MB of memory | one recording in 44.1 kHz stereo Ogg, default "
+        f"settings, one pass, {growth['n_jobs']} cores |"
     )
     return "\n".join(lines)
 
