@@ -50,6 +50,7 @@ def variants(settings: Settings) -> dict[str, ondes.OnlineNMF]:
         ),
         "… and extrapolation": ondes.OnlineNMF(**fixed, init="random"),
         "… and k-means++": ondes.OnlineNMF(init="k-means++", **fixed),
+        "… and parts, the default": ondes.OnlineNMF(**fixed),
     }
 
 
