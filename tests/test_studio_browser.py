@@ -19,6 +19,7 @@ import soundfile
 import ondes
 from ondes.demo_scene import make_scene
 from ondes.separation import Sources, separate
+from ondes.studio.work_file import read_work
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -444,6 +445,9 @@ def test_axe_finds_no_serious_fault(browser, studio):
             page.click(f"#tab-{tab}")
             page.wait_for_selector(f"#panel-{tab}", state="visible")
             look((scheme, tab))
+        page.click("#named")
+        look((scheme, "stems"))
+        page.click("#numbered")
         page.locator("details.menu summary").first.click()
         look((scheme, "menu"))
         page.keyboard.press("Control+e")
@@ -489,6 +493,67 @@ def test_exported_stems_sum_to_the_song(studio, song, tmp_path):
     mixture, _ = soundfile.read(song)
     assert total.shape == mixture.shape
     assert np.abs(total - mixture).max() < 1e-5
+
+
+def test_stems_with_names_are_played_and_sum_to_the_song(studio, song, tmp_path):
+    page = studio.page
+    page.click("#named")
+    assert page.locator("#separator option").count() >= 2
+    page.click("#separate")
+    page.wait_for_selector(".stem")
+    studio.idle()
+    names = page.locator(".stem strong").all_inner_texts()
+    assert names == ["speech", "music", "effects"]
+    items = studio.state["stems"]["items"]
+    assert sum(item["share"] for item in items) == pytest.approx(1, abs=1e-5)
+    heard = ondes.separate(soundfile.read(song)[0], ondes.load("talk"), sr=SR)
+    energies = np.array([np.square(heard[name]).sum() for name in names])
+    np.testing.assert_allclose(
+        [item["share"] for item in items], energies / energies.sum(), atol=0.01
+    )
+    page.keyboard.press("Space")
+    studio.wait("ondesStudio.player.position > 0.3 && ondesStudio.player.level > 0.02")
+    mutes = page.locator(".stem [data-mute]")
+    for n in range(3):
+        mutes.nth(n).click()
+    studio.wait("ondesStudio.player.level < 1e-4", 5)
+    assert page.locator(".stem.unheard").count() == 3
+    page.click("#hear-all")
+    page.locator(".stem [data-solo]").nth(2).click()
+    studio.wait("ondesStudio.player.level < 0.01", 5)
+    page.click("#numbered")
+    studio.wait("ondesStudio.player.level > 0.02", 5)  # a solo of a stem silences no sound
+    page.click("#named")
+    page.locator(".stem [data-solo]").nth(2).click()
+    page.locator(".stem [data-solo]").nth(1).click()
+    page.locator("[data-gain='s1']").fill("-20")
+    page.keyboard.press("Space")
+    mixture, _ = soundfile.read(song)
+    page.keyboard.press("Control+e")
+    with page.expect_download() as waiting:
+        page.click("#export-mix")
+    waiting.value.save_as(tmp_path / "mix.wav")
+    np.testing.assert_allclose(
+        soundfile.read(tmp_path / "mix.wav")[0], 0.1 * heard["music"], atol=1e-4
+    )
+    page.keyboard.press("Control+e")
+    with page.expect_download() as waiting:
+        page.click("#export-stems")
+    assert waiting.value.suggested_filename == "band - stems.zip"
+    waiting.value.save_as(tmp_path / "stems.zip")
+    with zipfile.ZipFile(tmp_path / "stems.zip") as archive:
+        archive.extractall(tmp_path)
+        assert archive.namelist() == [f"band - {name}.wav" for name in names]
+    total = sum(soundfile.read(tmp_path / f"band - {name}.wav")[0] for name in names)
+    np.testing.assert_allclose(total, mixture, atol=1e-5)
+    page.locator(".stem [data-solo]").nth(1).click()
+    page.locator("[data-gain='s1']").fill("0")
+    with urllib.request.urlopen(f"{studio.address}save") as response:
+        (tmp_path / "work.ondes").write_bytes(response.read())
+    assert read_work(tmp_path / "work.ondes").stems == "talk"
+    page.click("#numbered")
+    page.click("#undo")
+    studio.wait("ondesStudio.store.state.stems === null")
 
 
 def test_saved_work_reopens_as_it_was(studio, browser, song, tmp_path):

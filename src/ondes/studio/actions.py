@@ -106,6 +106,17 @@ def _mixed(session: Session, given: Arguments) -> Writing:
     return lambda order: export.export_mix(order, components, gains)
 
 
+def _named(session: Session, given: Arguments) -> Writing:
+    stems, names = session.stems(), [str(each) for each in given["names"]]
+    return lambda order: export.export_named(order, stems, names)
+
+
+def _named_mix(session: Session, given: Arguments) -> Writing:
+    stems, mix = session.stems(), session.mix
+    gains = {n: mix.factor(f"s{n}") for n in range(len(stems.names))}
+    return lambda order: export.export_named_mix(order, stems, gains)
+
+
 def _cleaned(session: Session, given: Arguments) -> Writing:
     cleaner, amount = session.cleaner(), session.mix.amount
     return lambda order: export.export_clean(order, cleaner, amount)
@@ -130,6 +141,8 @@ def _labels(session: Session, given: Arguments) -> Writing:
 _EXPORTS: dict[str, tuple[str, Callable[[Session, Arguments], Writing]]] = {
     "stems": ("Exporting the groups", _stems),
     "mix": ("Exporting the mix", _mixed),
+    "named": ("Exporting the stems", _named),
+    "named mix": ("Exporting the mix", _named_mix),
     "clean": ("Exporting the voice", _cleaned),
     "levels": ("Exporting the levels", _levels),
     "events": ("Exporting the events", _events),
@@ -194,4 +207,5 @@ _ACTIONS: dict[str, Callable[[Session, Arguments], object]] = {
     "learn sound": _learn_sound,
     "export": _export,
     "clean": lambda session, given: session.clean(given.get("model")),
+    "separate": lambda session, given: session.separate(str(given["model"])),
 }

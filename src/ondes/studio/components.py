@@ -5,13 +5,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 
 from ondes.learning.learn import LearningProgress, learn
@@ -29,10 +27,9 @@ from ondes.studio.jobs import Progress
 from ondes.studio.playback import power_of_parts
 from ondes.studio.project import Project, Span
 from ondes.studio.recording import Recording
-from ondes.tables import clock_time, recording_levels
+from ondes.studio.stems import CURVE_DB, PartLevels, curves_of, measured_levels, shares_of
 
 __all__ = [
-    "ComponentLevels",
     "Components",
     "components_within",
     "discover",
@@ -41,7 +38,6 @@ __all__ = [
     "propose",
     "regrouped",
     "split_further",
-    "step_for",
 ]
 
 N_COMPONENTS = 24
@@ -51,7 +47,6 @@ HALVED_ABOVE = 33000  # hertz: sounds differ below half of 22 kHz, and half of t
 FRAMES_WANTED = 20000  # over all passes; a short recording is heard more often
 MAX_PASSES = 20
 GROUPING_SECONDS, EXCERPT_SECONDS = 1200.0, 10.0
-CURVE_STEPS, CURVE_DB = 96, 50.0  # of the curves on the cards
 SPECTRUM_STEPS, SPECTRUM_HZ = 32, 40.0
 FRAMES_OF_A_BOX, MADE_OF = 400, 0.8  # at most; of the power in it
 N_OF_A_SOUND, N_AROUND = 3, 6
@@ -60,39 +55,6 @@ OUTSIDE = 1e-12  # of a component's power in each bin outside its band
 # Music is heard by its energy; in hours of field recordings a rare quiet call counts, too.
 MUSIC: dict[str, Any] = {"spectrum": "power", "beta_loss": "kullback-leibler", "sparsity": 0.0}
 SHARE_OF_A_SOUND, RARE = 0.02, 4.0  # of the power at that moment; of the usual power
-STEPS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds
-MAX_STEPS = 200_000
-SILENCE = -200.0  # decibels
-
-
-@dataclass(frozen=True, eq=False)
-class ComponentLevels:
-    """How loud every component is over time in one recording.
-
-    Attributes
-    ----------
-    every : float
-        Seconds from one step to the next.
-    levels : float32 array of shape (n_steps, n_components)
-        Of each component when it is heard alone, in decibels re full scale.
-    novelty : float32 array of shape (n_steps,)
-        How badly the components explain the moment.
-    seconds : float
-        Duration of the recording.
-    clock : datetime or None
-        When the recording began, from its name.
-    """
-
-    every: float
-    levels: NDArray[np.float32]
-    novelty: NDArray[np.float32]
-    seconds: float
-    clock: datetime | None = None
-
-    def power(self, components: Sequence[int] | slice = slice(None)) -> Array:
-        """The power of some components, shape (n_steps, n)."""
-        power: Array = 10 ** (self.levels[:, components].astype(np.float64) / 10)
-        return power
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,12 +64,12 @@ class Components:
     Parameters
     ----------
     dictionary : Dictionary
-    levels : mapping of str to ComponentLevels
+    levels : mapping of str to PartLevels
         By the id of the recording.
     """
 
     dictionary: Dictionary
-    levels: Mapping[str, ComponentLevels]
+    levels: Mapping[str, PartLevels]
 
     @cached_property
     def model(self) -> Sources:
@@ -126,23 +88,12 @@ class Components:
     @cached_property
     def shares(self) -> Array:
         """What each component has of all that is heard, shape (n_components,); the sum is one."""
-        energies = np.zeros(self.n_parts)
-        for each in self.levels.values():
-            energies += each.every * each.power().sum(axis=0)
-        shares: Array = energies / (energies.sum() or 1)
-        return shares
+        return shares_of(self.levels.values(), self.n_parts)
 
     @cached_property
     def curves(self) -> list[list[int]]:
         """The level of each component over all recordings in a few steps, 0 to 100."""
-        nothing = np.zeros((0, self.n_parts), np.float32)
-        levels = np.concatenate([nothing, *(each.levels for each in self.levels.values())])
-        if not len(levels):
-            return [[0]] * self.n_parts
-        edges = np.linspace(0, len(levels), min(CURVE_STEPS, len(levels)) + 1).astype(int)[:-1]
-        steps = np.maximum.reduceat(levels, edges, axis=0)
-        scaled = np.clip(100 * (1 + (steps - steps.max()) / CURVE_DB), 0, 100)
-        return [list(map(int, column)) for column in scaled.T]
+        return curves_of(self.levels.values(), self.n_parts)
 
     @cached_property
     def _power(self) -> tuple[Array, Array]:
@@ -410,38 +361,7 @@ def measured(
 ) -> Components:
     """Measure the levels of a dictionary's components in some recordings, at constant memory."""
     model = Components(dictionary, {}).model
-    total, done = sum(recording.seconds for recording in recordings), 0.0
-    every = step_for(total)
-    found = {}
-    for recording in recordings:
-        levels = [np.zeros((0, model.n_components), np.float32)]
-        novelty = [np.zeros(0, np.float32)]
-        blocks = recording_levels(recording.readable, model, by="component", every=every, n_jobs=-1)
-        for block in blocks:
-            levels.append(np.maximum(block.levels, SILENCE).astype(np.float32))
-            novelty.append(np.nan_to_num(block.novelty).astype(np.float32))
-            if len(block):
-                progress(start + (1 - start) * min(1.0, (done + float(block.end[-1])) / total))
-        done += recording.seconds
-        found[recording.id] = ComponentLevels(
-            every,
-            np.concatenate(levels),
-            np.concatenate(novelty),
-            recording.seconds,
-            clock_time(recording.name),
-        )
-    return Components(dictionary, found)
-
-
-def step_for(seconds: float) -> float:
-    """Seconds per step for recordings of this length in all: fine, but not too many steps.
-
-    Examples
-    --------
-    >>> step_for(180), step_for(36000)
-    (0.05, 0.2)
-    """
-    return next((step for step in STEPS if seconds / step <= MAX_STEPS), seconds / MAX_STEPS)
+    return Components(dictionary, measured_levels(model, "component", recordings, progress, start))
 
 
 def _write_stem(

@@ -20,11 +20,12 @@ from ondes.separation.separator import Separator
 from ondes.signal.audio_writer import AudioWriter
 from ondes.signal.recordings import open_blocks
 from ondes.studio.cleaning import Cleaner
-from ondes.studio.components import ComponentLevels, Components
+from ondes.studio.components import Components
 from ondes.studio.jobs import Progress
 from ondes.studio.playback import separator
 from ondes.studio.project import Mix, Project
 from ondes.studio.recording import Recording
+from ondes.studio.stems import PartLevels, Stems
 from ondes.tables import (
     Event,
     LevelBlock,
@@ -46,6 +47,8 @@ __all__ = [
     "export_labels",
     "export_levels",
     "export_mix",
+    "export_named",
+    "export_named_mix",
     "export_stems",
     "gains_of",
     "levels_as_bytes",
@@ -141,6 +144,24 @@ def export_stems(
     return _written(export, sources, parts, "groups")
 
 
+def export_named(export: Export, stems: Stems, names: Sequence[str]) -> Download:
+    """The chosen stems, each a file at the recording's own rate and channels."""
+    if not names or not set(names) <= set(stems.names):
+        raise ValueError("Choose at least one stem.")
+    return _written(export, stems.model, {name: itemgetter(name) for name in names}, "stems")
+
+
+def export_named_mix(export: Export, stems: Stems, gains: Mapping[int, float]) -> Download:
+    """What is heard of the stems: each with its gain, as one file per recording."""
+
+    def mixed(blocks: Mapping[str, Samples]) -> Samples:
+        weighted = [np.float32(gains[n]) * samples for n, samples in enumerate(blocks.values())]
+        total: Samples = np.sum(weighted, axis=0, dtype=np.float32)
+        return total
+
+    return _written(export, stems.model, {"mix": mixed}, "mix")
+
+
 def export_mix(export: Export, components: Components, gains: Mapping[int, float]) -> Download:
     """What is heard: every component with its gain, as one file per recording."""
     named, sources = (
@@ -182,15 +203,11 @@ def gains_of(project: Project, mix: Mix, n_components: int) -> dict[int, float]:
     >>> gains_of(project, Mix().changed("g1", gain=-20.0).changed("c1", mute=True), 3)
     {0: 0.1, 1: 0.0, 2: 1.0}
     """
-    factors = {}
-    for index in range(n_components):
-        owner = project.owner(index)
-        keys = [f"c{index}", *([] if owner is None else [f"g{owner.id}"])]
-        is_silent = bool(mix.muted.intersection(keys))
-        is_silent |= bool(mix.soloed) and not mix.soloed.intersection(keys)
-        decibels = sum(mix.gains.get(key, 0.0) for key in keys)
-        factors[index] = 0.0 if is_silent else round(10 ** (decibels / 20), 9)
-    return factors
+    owners = [project.owner(index) for index in range(n_components)]
+    return {
+        index: mix.factor(f"c{index}", *([] if owner is None else [f"g{owner.id}"]))
+        for index, owner in enumerate(owners)
+    }
 
 
 def _written(
@@ -249,7 +266,7 @@ def _free_name(name: str, taken: set[str]) -> str:
 # ---- tables: what the page shows, to the digit ----
 
 
-def levels_as_bytes(own: ComponentLevels) -> bytes:
+def levels_as_bytes(own: PartLevels) -> bytes:
     """Levels of all components in half decibels above -120, and novelty as float32."""
     levels = np.clip((own.levels - LOWEST_DB) * STEPS_PER_DB, 0, 255).astype(np.uint8)
     data: bytes = own.novelty.astype("<f4").tobytes() + levels.tobytes()
@@ -330,11 +347,11 @@ def _found(block: LevelBlock, rule: Rule) -> list[Event]:
     return [replace(event, low=rule.low, high=rule.high) for event in found]
 
 
-def _rule_block(recording: str, own: ComponentLevels, rule: Rule) -> LevelBlock:
+def _rule_block(recording: str, own: PartLevels, rule: Rule) -> LevelBlock:
     return _block(recording, own, {rule.name: rule.components})
 
 
-def _block(recording: str, own: ComponentLevels, rows: Mapping[str, Sequence[int]]) -> LevelBlock:
+def _block(recording: str, own: PartLevels, rows: Mapping[str, Sequence[int]]) -> LevelBlock:
     """The levels of rows: the powers of a row's components add up."""
     power = [own.power(list(members)).sum(axis=1) for members in rows.values()]
     levels = 10 * np.log10(np.maximum(np.stack(power, axis=1), 1e-30))

@@ -60,6 +60,8 @@ class Project:
         Which model of the session the components are of.
     cleaner : int or None
         Which model of the session divides a voice from its noise.
+    stems : int or None
+        Which model of the session divides the recordings into stems with names.
     groups : tuple of Group
         In the order of the lanes. Components in none are "the rest".
     noise : Span or None
@@ -77,6 +79,7 @@ class Project:
 
     model: int | None = None
     cleaner: int | None = None
+    stems: int | None = None
     groups: tuple[Group, ...] = ()
     noise: Span | None = None
     next_id: int = 1
@@ -203,7 +206,7 @@ class Mix:
     Parameters
     ----------
     gains : mapping of str to float
-        Decibels by key: ``c3`` is component 3, ``g1`` group 1. Missing keys are 0.
+        Decibels by key: ``c3`` is component 3, ``g1`` group 1, ``s0`` stem 0. Missing keys are 0.
     muted, soloed : frozenset of str
     amount : float
         Decibels by which the noise is reduced.
@@ -232,14 +235,29 @@ class Mix:
         solo: bool | None = None,
     ) -> Self:
         """Another gain, mute or solo of one component or group."""
-        if not (key[:1] in "cg" and key[1:].isdecimal() and len(key) < 9):
-            raise ValueError(f"{key!r} names neither a component nor a group.")
+        if not (key[:1] in "cgs" and key[1:].isdecimal() and len(key) < 9):
+            raise ValueError(f"{key!r} names no component, group or stem.")
         gains = dict(self.gains)
         if gain is not None:
             gains[key] = min(max(float(gain), MIN_DB), MAX_DB)
         muted = self.muted if mute is None else _toggled(self.muted, key, mute)
         soloed = self.soloed if solo is None else _toggled(self.soloed, key, solo)
         return replace(self, gains=gains, muted=muted, soloed=soloed)
+
+    def factor(self, *keys: str) -> float:
+        """The factor of what has these keys: a component and its group, or a stem.
+
+        Examples
+        --------
+        >>> mix = Mix().changed("s1", solo=True).changed("g1", gain=-20.0)
+        >>> mix.factor("s0"), mix.factor("s1"), mix.factor("c0", "g1")
+        (0.0, 1.0, 0.1)
+        """
+        is_stem = keys[0].startswith("s")
+        soloed = {key for key in self.soloed if key.startswith("s") == is_stem}
+        if self.muted.intersection(keys) or (soloed and not soloed.intersection(keys)):
+            return 0.0
+        return round(10 ** (sum(self.gains.get(key, 0.0) for key in keys) / 20), 9)
 
     def as_plain(self) -> dict[str, Any]:
         """What is heard as lists and dicts, for the page and for a file."""

@@ -25,6 +25,7 @@ from ondes.studio.jobs import Busy, Job, Jobs, Progress, sentence
 from ondes.studio.playback import Listening
 from ondes.studio.project import History, Mix, Project, Span
 from ondes.studio.recording import Recording, digest_of, kind_of, open_recording
+from ondes.studio.stems import Stems, measured_levels
 from ondes.studio.work_file import Work, pack_work, read_work
 
 __all__ = ["OpenedFile", "Session"]
@@ -56,7 +57,7 @@ class Session:
     ----------
     recordings : dict of str to Recording
     models : list
-        `Components` and `Cleaner`; a project names them by index.
+        `Components`, `Cleaner` and `Stems`; a project names them by index.
     history : History
     mix : Mix
     jobs : Jobs
@@ -72,7 +73,7 @@ class Session:
         self.reserve = reserve
         self.folder = Path(tempfile.mkdtemp(prefix="ondes-studio-"))
         self.recordings: dict[str, Recording] = {}
-        self.models: list[Components | Cleaner] = []
+        self.models: list[Components | Cleaner | Stems] = []
         self.history = History(Project())
         self.mix = Mix()
         self.jobs = Jobs(self._changed)
@@ -152,13 +153,26 @@ class Session:
             raise ValueError("Clean the recording first.")
         return model
 
+    def stems(self) -> Stems:
+        """The stems of the project; ValueError where there are none yet."""
+        model = None if self.project.stems is None else self.models[self.project.stems]
+        if not isinstance(model, Stems):
+            raise ValueError("Separate the recording into stems first.")
+        return model
+
+    def separator(self, name: str) -> TrainedSeparator:
+        """A separator that comes with ondes, or that was opened; ValueError where it is neither."""
+        if name not in (*SHELF, *self.separators):
+            raise ValueError("That model is no longer open; open it again.")
+        return self.separators.get(name) or from_shelf(name)
+
     def recording(self, id: str) -> Recording:  # noqa: A002
         """An open recording; ValueError where there is none of this id."""
         if id not in self.recordings:
             raise ValueError("That recording is no longer open; open it again.")
         return self.recordings[id]
 
-    def model(self, index: int) -> Components | Cleaner:
+    def model(self, index: int) -> Components | Cleaner | Stems:
         """A model by its index; ValueError where there is none."""
         if not 0 <= index < len(self.models):
             raise ValueError("These sounds no longer exist; find them again.")
@@ -210,7 +224,7 @@ class Session:
             self.work += 1
             self._changed()
 
-    def add_model(self, model: Components | Cleaner) -> int:
+    def add_model(self, model: Components | Cleaner | Stems) -> int:
         """Remember a model and return its index."""
         with self._lock:
             self.models.append(model)
@@ -291,7 +305,8 @@ class Session:
         """All of the work as the bytes of a file."""
         with self._lock:
             components = None if self.project.model is None else self.components()
-            data = pack_work(self.project, self.mix, components, self.recordings, self.paths)
+            stems = None if self.project.stems is None else self.stems().label
+            data = pack_work(self.project, self.mix, components, self.recordings, self.paths, stems)
             self._keep(is_saved=True)
             return data
 
@@ -299,15 +314,13 @@ class Session:
         """Divide voice and noise: by a separator, the selected noise, or the quietest pause."""
         if not self.recordings:
             raise ValueError("Open a recording first.")
-        if separator is not None and separator not in (*SHELF, *self.separators):
-            raise ValueError("That model is no longer open; open it again.")
+        model = None if separator is None else self.separator(separator)
         project, recording = self.project, next(iter(self.recordings.values()))
 
         def work(progress: Progress) -> None:
             progress(None)
             noise = project.noise
-            if separator is not None:
-                model = self.separators.get(separator) or from_shelf(separator)
+            if model is not None and separator is not None:
                 cleaner = cleaning.by_separator(model, separator)
             else:
                 noise = noise or cleaning.quietest(recording)
@@ -317,6 +330,20 @@ class Session:
             self.do(lambda project: replace(project, cleaner=number, noise=noise))
 
         return self.jobs.start("Cleaning", work)
+
+    def separate(self, name: str) -> int:
+        """Divide the recordings into stems with names, by a separator."""
+        model, recordings = self.separator(name), list(self.recordings.values())
+        if not recordings:
+            raise ValueError("Open a recording first.")
+
+        def work(progress: Progress) -> None:
+            progress(0.0)
+            levels = measured_levels(model, "source", recordings, progress)
+            number = self.add_model(Stems(model, name, levels))
+            self.do(lambda project: replace(project, stems=number))
+
+        return self.jobs.start(f"Separating by {name}", work)
 
     def _open(self, files: Sequence[OpenedFile], progress: Progress) -> None:
         n_before = len(self.recordings)
@@ -358,7 +385,10 @@ class Session:
         if not isinstance(work, Work):
             self.separators[file.name] = work
             names = " and ".join(work.names)
-            self.say(f"{file.name} separates {names}: choose it as the model on the Speech page.")
+            self.say(
+                f"{file.name} separates {names}: choose it on the Speech page, or for named stems "
+                "on the Music page."
+            )
             return
         self._awaited = work
         known = {recording.digest for recording in self.recordings.values()}
@@ -376,14 +406,19 @@ class Session:
     def _apply(self, work: Work, recordings: Sequence[Recording], progress: Progress) -> None:
         """Put saved work in the place of the present one."""
         progress(0.0, "Reading the recordings")
-        project, model, cleaner = work.on(recordings), None, None
+        project, model, cleaner, stems = work.on(recordings), None, None, None
         if work.dictionary is not None:
             model = self.add_model(finding.measured(work.dictionary, recordings, progress))
         if project.cleaner is not None and project.noise is not None:
             recording = self.recording(project.noise.recording)
             cleaner = self.add_model(cleaning.by_noise(recording, project.noise))
+        if work.stems is not None:
+            separator = from_shelf(work.stems)
+            levels = measured_levels(separator, "source", recordings, progress)
+            stems = self.add_model(Stems(separator, work.stems, levels))
         with self._lock:
-            self.history = History(replace(project, model=model, cleaner=cleaner))
+            project = replace(project, model=model, cleaner=cleaner, stems=stems)
+            self.history = History(project)
             self.mix, self._awaited = work.mix, None
             self.work += 1
             self._keep(is_saved=True)

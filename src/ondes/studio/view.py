@@ -12,6 +12,7 @@ from ondes.models.sources import REST
 from ondes.studio.cleaning import Cleaner
 from ondes.studio.components import Components
 from ondes.studio.session import Session
+from ondes.studio.stems import Stems
 from ondes.studio.tiles import LOWEST_HZ, Scale
 from ondes.tables import clock_time
 
@@ -44,10 +45,11 @@ def session_as_plain(session: Session) -> dict[str, Any]:
         "project": asdict(project),
         "components": _components(session),
         "cleaner": _cleaner(session),
+        "stems": _stems(session),
         "mix": session.mix.as_plain(),
         "saved": session.saved,
         "kind": session.kind,
-        "separators": [*SHELF, *session.separators],
+        "separators": _separators(session),
         "can_undo": session.history.can_undo,
         "can_redo": session.history.can_redo,
         "job": None if job is None else asdict(job),
@@ -55,6 +57,7 @@ def session_as_plain(session: Session) -> dict[str, Any]:
         "downloads": [
             {"id": number, "name": download.name} for number, download in session.downloads.items()
         ],
+        "silent_share": NEARLY_SILENT,
         "rest": REST,
     }  # fmt: skip
 
@@ -93,7 +96,6 @@ def _components(session: Session) -> dict[str, Any] | None:
             }
             for index in np.argsort(-shares, kind="stable").tolist()
         ],
-        "silent_share": NEARLY_SILENT,
         "levels": {
             name: {"every": own.every, "steps": len(own.levels)}
             for name, own in model.levels.items()
@@ -113,3 +115,27 @@ def _cleaner(session: Session) -> dict[str, Any] | None:
         "voice": model.voice,
         "label": model.label,
     }
+
+
+def _stems(session: Session) -> dict[str, Any] | None:
+    if session.project.stems is None:
+        return None
+    stems = session.models[session.project.stems]
+    assert isinstance(stems, Stems)
+    return {
+        "model": session.project.stems,
+        "chunk": session.listening.chunk_samples(stems.model.audio),
+        "label": stems.label,
+        "items": [
+            {"index": n, "name": name, "share": round(float(share), 6), "curve": curve}
+            for n, (name, share, curve) in enumerate(
+                zip(stems.names, stems.shares, stems.curves, strict=True)
+            )
+        ],
+    }
+
+
+def _separators(session: Session) -> dict[str, str]:
+    """What each separator tells apart."""
+    shipped = {name: text.partition(";")[0] for name, text in SHELF.items()}
+    return shipped | {name: ", ".join(own.names) for name, own in session.separators.items()}

@@ -12,6 +12,7 @@ from typing import Any
 
 from ondes.errors import FileError
 from ondes.models.dictionary import Dictionary
+from ondes.models.loading import SHELF
 from ondes.models.model_file import document_of, model_of, packed, read_document, separator_of
 from ondes.models.sources import REST
 from ondes.models.trained_separator import TrainedSeparator
@@ -37,12 +38,15 @@ class Work:
     mix : Mix
     recordings : tuple of dict
         Name, digest and path of each recording; selections name them by their position.
+    stems : str or None
+        The separator that comes with ondes which divides the recordings into stems.
     """
 
     dictionary: Dictionary | None
     project: Project
     mix: Mix
     recordings: tuple[dict[str, Any], ...] = ()
+    stems: str | None = None
 
     def on(self, open_recordings: Sequence[Recording]) -> Project:
         """The project for recordings that are open; selections in others are left out."""
@@ -61,6 +65,7 @@ def pack_work(
     components: Components | None,
     recordings: Mapping[str, Recording],
     paths: Mapping[str, Path],
+    stems: str | None = None,
 ) -> bytes:
     """The bytes of a file with all of the work.
 
@@ -71,6 +76,8 @@ def pack_work(
     recordings : mapping of str to Recording
     paths : mapping of str to Path
         Where recordings lie that were not dropped onto the page.
+    stems : str, optional
+        The separator of the stems; kept where it comes with ondes.
     """
     positions = {number: str(n) for n, number in enumerate(recordings)}
     plain = asdict(project)
@@ -85,6 +92,7 @@ def pack_work(
         "groups": plain["groups"],
         "noise": plain["noise"],
         "is_cleaned": project.cleaner is not None,
+        "stems": stems if stems in SHELF else None,
         "mix": mix.as_plain(),
         "recordings": [
             {
@@ -157,7 +165,8 @@ def _work_of(saved: dict[str, Any], dictionary: Dictionary | None) -> Work:
         }
         for each in saved["recordings"]
     )
-    return Work(dictionary, project, mix, recordings)
+    stems = saved.get("stems")  # which older work does not have
+    return Work(dictionary, project, mix, recordings, stems if stems in SHELF else None)
 
 
 def _span(saved: dict[str, Any] | None) -> Span | None:

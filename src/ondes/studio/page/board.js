@@ -3,19 +3,21 @@
 import { byId, decibels, el, hertz, percent, pressed, setBusy } from "./dom.js";
 import { hueOf, rgbOf } from "./colours.js";
 import { finder } from "./finder.js";
-import { act, clearMix, factors, listenMix, mix, store } from "./store.js";
-
+import { act, clearMix, factors, listenMix, mix, stemFactors, store } from "./store.js";
 
 export class Board {
   #panel = byId("panel-music");
   #selected = new Set(); // components
   #drawn = "";
+  #separator = "talk";
+  isNamed = false; // whether stems with names are shown and heard, or numbered sounds
 
   hearing = null; // the key of what plays alone
 
-  constructor(timeline, hear) {
+  constructor(timeline, hear, changed) {
     this.timeline = timeline;
     this.hear = hear;
+    this.changed = changed;
     this.#panel.addEventListener("keydown", (event) => this.#key(event));
     listenMix(() => this.showMix());
   }
@@ -25,7 +27,7 @@ export class Board {
   show(state) {
     const { project, components, job } = state;
     setBusy(this.#panel, job?.state === "running");
-    const signature = JSON.stringify([project, components?.model, state.recordings.length]);
+    const signature = JSON.stringify([this.isNamed, project, components?.model, state.recordings.length, state.separators]);
     if (signature === this.#drawn || this.#panel.querySelector("[data-editing]")) return;
     this.#drawn = signature;
     const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
@@ -35,9 +37,11 @@ export class Board {
     if (focused) this.#panel.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
   }
 
-  #content({ project, components, recordings }) {
+  #content(state) {
+    const { project, components, recordings } = state;
     if (!recordings.length) return [];
-    if (!components) return [finder("music", "Find the sounds")];
+    if (this.isNamed) return this.#named(state);
+    if (!components) return [el("div", { class: "line" }, el("h2", {}, "Sounds"), this.#kinds()), finder("music", "Find the sounds")];
     const items = new Map(components.items.map((item) => [item.index, item]));
     for (const index of this.#selected) if (!items.has(index)) this.#selected.delete(index);
     const grouped = new Set(project.groups.flatMap((group) => group.components));
@@ -45,10 +49,10 @@ export class Board {
     const isProposed = project.groups.some(({ is_proposed }) => is_proposed);
     return [
       el("div", { class: "line" },
-        el("h2", {}, "Sounds"),
+        el("h2", {}, "Sounds"), this.#kinds(),
         el("p", { class: "quiet grow" },
           "Notes, drum hits and hiss, not instruments yet: listen with ▶, drag them between groups or press 1 to 9, and name the groups."),
-        el("button", { type: "button", id: "hear-all", onclick: clearMix, title: "Clear every mute and solo" }, "Hear all"),
+        this.#hearAll(),
         el("button", { type: "button", disabled: !isProposed, onclick: () => act("confirm") }, "Keep all groups"),
         el("button", { type: "button", onclick: () => this.#newGroup() , title: "New group from the selected sounds (N)" }, "New group")),
       el("div", { class: "lanes" },
@@ -58,6 +62,59 @@ export class Board {
         finder("music", "Find again"),
         this.#proposer()),
     ];
+  }
+
+  #kinds() {
+    const kind = (isNamed, text, title) => el("button", {
+      type: "button", id: isNamed ? "named" : "numbered", "aria-pressed": String(this.isNamed === isNamed), title,
+      onclick: () => {
+        this.isNamed = isNamed;
+        this.show(store.state);
+        this.changed();
+      } }, text);
+    return el("div", { class: "joined", role: "group", "aria-label": "Kind of sounds" },
+      kind(false, "Numbered sounds", "Found in this recording alone, without knowing any instrument"),
+      kind(true, "Named stems", "By a separator that was trained for them"));
+  }
+
+  #hearAll() {
+    const isOwn = (key) => key.startsWith("s") === this.isNamed;
+    return el("button", { type: "button", id: "hear-all", onclick: () => clearMix(isOwn), title: "Clear every mute and solo" }, "Hear all");
+  }
+
+  // ---- stems with names ----
+
+  #named({ stems, separators }) {
+    const choice = el("select", { id: "separator" },
+      ...Object.entries(separators).map(([name, sounds]) => el("option", { value: name }, `${name}: ${sounds}`)));
+    choice.value = this.#separator in separators ? this.#separator : Object.keys(separators)[0];
+    choice.addEventListener("change", () => (this.#separator = choice.value));
+    return [
+      el("div", { class: "line" },
+        el("h2", {}, "Sounds"), this.#kinds(),
+        el("label", { class: "grow" }, "Separator ", choice),
+        stems && this.#hearAll(),
+        el("button", { type: "button", id: "separate", class: "primary", data: { waits: "" }, onclick: () => act("separate", { model: choice.value }) },
+          stems ? "Separate again" : "Separate")),
+      stems && el("div", { class: "lanes" }, ...stems.items.map((item) => this.#stem(item, stems))),
+      el("p", { class: "quiet" },
+        "“talk” takes a voice that speaks from under music and effects; it knows no singing and no instruments, so a song without speech is all music. For vocals, drums and bass of a produced song use ",
+        el("a", { href: "https://github.com/adefossez/demucs", target: "_blank", rel: "noopener noreferrer" }, "demucs"),
+        "; for instruments that you have recordings of, train a separator with “ondes train” and open it here."),
+    ].filter(Boolean);
+  }
+
+  #stem({ index, name, share, curve }, { model, label }) {
+    const key = `s${index}`;
+    const lane = el("section", { class: `lane stem hue-${hueOf(index + 1)}`, "aria-label": `Stem ${name}`, data: { stem: index } },
+      el("div", { class: "head" },
+        el("strong", {}, name),
+        this.#strip(key, name, [index], [curve]),
+        el("p", { class: "quiet grow" }, `${percent(share)} · by ${label} `,
+          share < store.state.silent_share && el("span", { class: "tag warn" }, "almost silent"))),
+      sparkline(curve));
+    this.#overlays(lane, () => ({ model, components: [index], colour: rgbOf(index + 1) }));
+    return lane;
   }
 
   #proposer() {
@@ -74,7 +131,7 @@ export class Board {
     const own = group.components.map((index) => items.get(index)).filter(Boolean)
       .sort((a, b) => b.share - a.share);
     const share = own.reduce((sum, item) => sum + item.share, 0);
-    const isSilent = share < components.silent_share;
+    const isSilent = share < store.state.silent_share;
     const others = store.state.project.groups.filter((other) => other.id !== id);
     const lane = el("section", {
       class: `lane hue-${hueOf(id)}${proposed ? " proposed" : ""}`,
@@ -208,8 +265,12 @@ export class Board {
   }
 
   #showsShare(element, components, group) {
-    const on = () => this.timeline.share(components.length
+    this.#overlays(element, () => components.length
       ? { model: store.state.project.model, components, colour: rgbOf(group) } : null);
+  }
+
+  #overlays(element, overlay) {
+    const on = () => this.timeline.share(overlay());
     const off = () => this.timeline.share(null);
     element.addEventListener("pointerenter", (event) => event.pointerType !== "touch" && on());
     element.addEventListener("pointerleave", off);
@@ -250,12 +311,15 @@ export class Board {
     }
     for (const button of this.#panel.querySelectorAll("[data-hear]"))
       pressed(button, button.dataset.hear === this.hearing);
-    const { components } = store.state;
-    if (!components) return;
-    const heard = factors(components.items.length);
+    const { components, stems } = store.state;
+    const heard = factors(components?.items.length ?? 0);
     for (const card of this.#panel.querySelectorAll(".card"))
       card.classList.toggle("unheard", heard[Number(card.dataset.component)] === 0);
-    byId("hear-all").disabled = !muted.size && !soloed.size;
+    const heardStems = stemFactors(stems?.items.length ?? 0);
+    for (const lane of this.#panel.querySelectorAll(".stem"))
+      lane.classList.toggle("unheard", heardStems[Number(lane.dataset.stem)] === 0);
+    const isOwn = (key) => key.startsWith("s") === this.isNamed;
+    if (byId("hear-all")) byId("hear-all").disabled = ![...muted, ...soloed].some(isOwn);
   }
 
   // ---- actions ----
@@ -313,6 +377,7 @@ export class Board {
     const { key, target } = event;
     if (event.ctrlKey || event.metaKey || event.altKey || target.closest(".name, select, input[type=number]")) return;
     const card = target.closest(".card");
+    if (this.isNamed && !"mMsS".includes(key)) return;
     const groups = store.state.project.groups;
     if (/^[0-9]$/.test(key)) {
       const chosen = this.#chosen(event);
@@ -334,8 +399,9 @@ export class Board {
       event.preventDefault();
       this.#select(Number(card.dataset.component), true);
     } else if ("mMsS".includes(key) && key.length === 1) {
-      const lane = target.closest("[data-group]");
-      const own = card ? `c${card.dataset.component}` : lane && `g${lane.dataset.group}`;
+      const lane = target.closest(".lane");
+      const own = card ? `c${card.dataset.component}` : lane?.dataset.stem ? `s${lane.dataset.stem}`
+        : lane?.dataset.group && `g${lane.dataset.group}`;
       if (!own) return;
       event.preventDefault();
       event.stopPropagation();

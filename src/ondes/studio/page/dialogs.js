@@ -15,28 +15,41 @@ function show(title, ...content) {
 const closer = (text = "Close") => el("button", { value: "close" }, text);
 
 export function showExport(tab) {
-  const { project, components, cleaner } = store.state;
+  const { project, components, cleaner, stems } = store.state;
   if (tab === "speech") return exportVoice(cleaner);
+  if (tab === "stems") return exportStems(stems);
   if (!components) return show("Export", el("p", {}, "Find the sounds of a recording first."), el("div", { class: "line" }, closer()));
   const groups = project.groups.filter((group) => group.components.length);
-  const boxes = groups.map((group) => el("input", { type: "checkbox", checked: true, value: group.id }));
+  return exportParts("Export groups", "Each group becomes a file with the sampling rate and channels of the recording. With “rest”, they sum to the recording.",
+    groups.map(({ id, name }) => [id, name]), "There are no groups yet.",
+    (chosen, format) => act("export", { what: "stems", groups: chosen.map(Number), format }),
+    (format) => act("export", { what: "mix", format }));
+}
+
+function exportStems(stems) {
+  if (!stems) return show("Export", el("p", {}, "Press “Separate” first."), el("div", { class: "line" }, closer()));
+  return exportParts("Export stems", "Each stem becomes a file with the sampling rate and channels of the recording. All of them sum to the recording.",
+    stems.items.map(({ name }) => [name, name]), "",
+    (names, format) => act("export", { what: "named", names, format }),
+    (format) => act("export", { what: "named mix", format }));
+}
+
+// A dialog of parts to choose from: `parts` are pairs of a value and a name.
+function exportParts(text, about, parts, nothing, exportChosen, exportMix) {
+  const boxes = parts.map(([value]) => el("input", { type: "checkbox", checked: true, value }));
   const format = formats();
-  const start = async () => {
+  const after = (action) => async () => {
     await sendMix();
-    const chosen = boxes.filter((box) => box.checked).map((box) => Number(box.value));
-    act("export", { what: "stems", groups: chosen, format: format.value });
+    action();
   };
-  const startMix = async () => {
-    await sendMix();
-    act("export", { what: "mix", format: format.value });
-  };
+  const chosen = () => boxes.filter((box) => box.checked).map((box) => box.value);
   show("Export",
-    el("p", { class: "quiet" }, "Each group becomes a file with the sampling rate and channels of the recording. With “rest”, they sum to the recording."),
-    groups.length ? el("ul", { class: "plain" }, ...groups.map((group, n) => el("li", {}, el("label", {}, boxes[n], ` ${group.name}`)))) : el("p", {}, "There are no groups yet."),
+    el("p", { class: "quiet" }, about),
+    parts.length ? el("ul", { class: "plain" }, ...parts.map(([, name], n) => el("li", {}, el("label", {}, boxes[n], ` ${name}`)))) : el("p", {}, nothing),
     el("label", {}, "Format ", format),
     el("div", { class: "line" },
-      el("button", { value: "ok", class: "primary", id: "export-stems", disabled: !groups.length, onclick: start }, "Export groups"),
-      el("button", { value: "ok", id: "export-mix", onclick: startMix }, "Export what I hear"),
+      el("button", { value: "ok", class: "primary", id: "export-stems", disabled: !parts.length, onclick: after(() => exportChosen(chosen(), format.value)) }, text),
+      el("button", { value: "ok", id: "export-mix", onclick: after(() => exportMix(format.value)) }, "Export what I hear"),
       closer("Cancel")));
 }
 

@@ -9,13 +9,17 @@ import { Player } from "./player.js";
 import { Speech, bandOf, spanOf } from "./speech.js";
 import { Timeline } from "./timeline.js";
 import {
-  act, complain, duration, factors, listen, listenComplaints, listenMix, openDropped, places, refresh, sendMix, store,
+  act, complain, duration, factors, listen, listenComplaints, listenMix, openDropped, places, refresh, sendMix, stemFactors, store,
 } from "./store.js";
 
 const TABS = ["music", "speech", "field"];
 const player = new Player();
 const timeline = new Timeline();
-const board = new Board(timeline, hear);
+const board = new Board(timeline, hear, () => {
+  if (audition) setAudition(null);
+  loadSound(store.state);
+  showChooser();
+});
 const speech = new Speech(timeline, () => {
   if (isOriginal && speech.mode !== "before") setOriginal(false);
   applyMix();
@@ -77,25 +81,30 @@ listen((state) => {
 
 const channelsText = (n) => (n === 1 ? "mono" : n === 2 ? "stereo" : `${n} channels`);
 
+// What the page plays in parts: a voice and noise, stems with names, or numbered sounds.
+const isNamed = () => tab === "music" && board.isNamed;
+const sourceOf = ({ components, cleaner, stems }) => (tab === "speech" ? cleaner : isNamed() ? stems : components);
+
 function loadSound(state) {
-  const { sound, components, cleaner } = state;
-  const source = tab === "speech" ? cleaner : components;
+  const { sound } = state;
+  const source = sourceOf(state);
   player.load({
     places: places(state),
     sound,
     model: source?.model ?? null,
     chunk: source?.chunk ?? sound.chunk,
-    nParts: tab === "speech" && cleaner ? cleaner.parts : tab !== "speech" && components ? components.items.length : 1,
+    nParts: source ? source.parts ?? source.items.length : 1,
   });
   applyMix();
 }
 
 function applyMix() {
-  const { components, cleaner } = store.state;
+  const { components, cleaner, stems } = store.state;
   timeline.replace(tab === "speech" && !isOriginal && cleaner ? { model: cleaner.model, parts: speech.parts } : null);
   if (isOriginal) player.setGains(Array(player.nParts).fill(1));
   else if (audition) player.setGains(Array.from({ length: player.nParts }, (_, n) => Number(audition.components.includes(n))));
   else if (tab === "speech") player.setGains(speech.gains);
+  else if (isNamed()) player.setGains(stems ? stemFactors(stems.items.length) : [1]);
   else player.setGains(components ? factors(components.items.length) : [1]);
 }
 
@@ -234,7 +243,7 @@ function showSelection() {
 showSelection();
 
 function showChooser() {
-  byId("choose-sounds").hidden = tab !== "music";
+  byId("choose-sounds").hidden = tab !== "music" || board.isNamed;
   byId("choose-sounds").disabled = !timeline.selection || !store.state?.components;
 }
 
@@ -280,7 +289,7 @@ on("choose-sounds", chooseSounds);
 on("open", () => byId("files").click());
 on("choose", () => byId("files").click());
 on("save", save);
-on("export", () => showExport(tab));
+on("export", () => showExport(isNamed() ? "stems" : tab));
 on("help", showHelp);
 on("close", showClose);
 byId("volume").addEventListener("input", ({ target }) => player.setVolume(10 ** (target.value / 20)));
@@ -374,7 +383,7 @@ document.addEventListener("keydown", (event) => {
   if (isCommand && !event.altKey) {
     const commands = {
       z: () => act(event.shiftKey ? "redo" : "undo"), y: () => act("redo"),
-      s: save, o: () => byId("files").click(), e: () => showExport(tab),
+      s: save, o: () => byId("files").click(), e: () => showExport(isNamed() ? "stems" : tab),
     };
     const command = commands[key.toLowerCase()];
     if (!command || (isTyping(target) && "zy".includes(key.toLowerCase()))) return;

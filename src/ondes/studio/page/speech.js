@@ -62,8 +62,8 @@ export class Speech {
     });
     const shown = el("output", { for: "amount" }, decibels(-store.mix.amount));
     const model = el("select", { id: "model" },
-      el("option", { value: "" }, "the noise of a pause"), ...separators.map((name) => el("option", { value: name }, name)));
-    model.value = separators.includes(this.#model) ? this.#model : "";
+      el("option", { value: "" }, "the noise of a pause"), ...Object.keys(separators).map((name) => el("option", { value: name }, name)));
+    model.value = this.#model in separators ? this.#model : "";
     model.addEventListener("change", () => (this.#model = model.value));
     const place = noise && places().find(({ id }) => id === noise.recording);
     const where = place ? `${clock(place.offset + noise.start, 1)} to ${clock(place.offset + noise.end, 1)}` : null;
@@ -76,7 +76,7 @@ export class Speech {
             el("button", { type: "button", id: "clean", class: "primary", data: { waits: "" }, onclick: clean }, cleaner ? "Clean again" : "Clean"),
             el("label", {}, "by ", model)),
           el("p", { class: "quiet" }, cleaner
-            ? `Cleaned by ${cleaner.label}${where && !separators.includes(cleaner.label) ? `, ${where}` : ""}.`
+            ? `Cleaned by ${cleaner.label}${where && !(cleaner.label in separators) ? `, ${where}` : ""}.`
             : "“denoise” and “talk” come with ondes; a separator from “ondes train” can be opened. Or the noise of a pause is subtracted: the quietest half second, or yours."),
           el("div", { class: "line" },
             el("button", { type: "button", id: "is-noise", data: { selects: "" }, onclick: () => this.#use() }, "This is noise"),

@@ -78,9 +78,9 @@ export function mix(key, change) {
   tellMix();
 }
 
-export function clearMix() {
-  for (const key of [...store.mix.muted]) mix(key, { mute: false });
-  for (const key of [...store.mix.soloed]) mix(key, { solo: false });
+export function clearMix(isOwn) {
+  for (const key of [...store.mix.muted].filter(isOwn)) mix(key, { mute: false });
+  for (const key of [...store.mix.soloed].filter(isOwn)) mix(key, { solo: false });
 }
 
 export function setAmount(amount) {
@@ -144,16 +144,20 @@ export function placeAt(time) {
   return all.find(({ offset, seconds }) => time < offset + seconds) ?? all.at(-1);
 }
 
-// The factor of every component, as the export has it (gains_of in export.py).
-export function factors(n) {
+// The factor of what has these keys, as the export has it (Mix.factor in project.py).
+function factor(keys) {
   const { gains, muted, soloed } = store.mix;
+  const isStem = (key) => key.startsWith("s");
+  const solos = [...soloed].filter((key) => isStem(key) === isStem(keys[0]));
+  if (keys.some((key) => muted.has(key)) || (solos.length && !keys.some((key) => soloed.has(key)))) return 0;
+  return 10 ** (keys.reduce((sum, key) => sum + (gains[key] ?? 0), 0) / 20);
+}
+
+export function factors(n) {
   const owner = new Map();
   for (const { id, components } of store.state.project.groups)
     for (const component of components) owner.set(component, `g${id}`);
-  return Array.from({ length: n }, (_, index) => {
-    const keys = [`c${index}`, owner.get(index)].filter(Boolean);
-    const has = (set) => keys.some((key) => set.has(key));
-    if (has(muted) || (soloed.size && !has(soloed))) return 0;
-    return 10 ** (keys.reduce((sum, key) => sum + (gains[key] ?? 0), 0) / 20);
-  });
+  return Array.from({ length: n }, (_, index) => factor([`c${index}`, owner.get(index)].filter(Boolean)));
 }
+
+export const stemFactors = (n) => Array.from({ length: n }, (_, index) => factor([`s${index}`]));
