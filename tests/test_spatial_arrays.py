@@ -267,6 +267,16 @@ def test_places_in_stereo_are_found_by_expectation_maximisation(n_sources, monke
     np.testing.assert_allclose(found, images[:-1], atol=1e-3)
 
 
+def test_bins_above_the_known_ones_share_a_mask_in_stereo():
+    frames = complex_normal(6, 2, 9).astype(np.complex64)
+    masks = RNG.dirichlet(np.ones(3), size=(6, 5)).transpose(2, 0, 1).astype(np.float32)
+    covariances = np.array([[1.5, 0.5, 0.3], [1.0, 1.0, 0.0], [0.4, 1.6, -0.2]])
+    whole = np.concatenate([masks, np.repeat(masks[..., -1:], 4, axis=2)], axis=2)
+    expected = stereo_in_loops(frames, whole, covariances)[0]
+    found = stereo_images(covariances, frames, masks)
+    np.testing.assert_allclose(found, expected[:-1], atol=1e-5)
+
+
 def test_a_spread_that_nothing_holds_does_not_grow_for_ever():
     spread, variances = np.full((1, 1, 1), 1e3, np.float32), np.full((1, 1, 1), 1e-3, np.float32)
     loud, silent = np.full((1, 1, 1), 1e10, np.float32), np.zeros((1, 1, 1), np.float32)

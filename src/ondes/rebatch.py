@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["rebatch", "slices"]
+__all__ = ["rebatch", "slices", "taken"]
 
 Array = NDArray[Any]
 
@@ -28,6 +28,26 @@ def slices(n_rows: int, size: int, first: int | None = None) -> Iterator[slice]:
         end = min(begin + (first or size), n_rows)
         yield slice(begin, end)
         begin, first = end, None
+
+
+def taken(arrays: Sequence[Any], rows: slice, join: Callable[..., Any] = np.concatenate) -> Any:
+    """Rows of arrays that follow each other, which are copied only across an edge.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> taken([np.arange(3), np.arange(3, 5)], slice(2, 4))
+    array([2, 3])
+    """
+    found, first = [], 0
+    for array in arrays:
+        own = array[max(0, rows.start - first) : max(0, rows.stop - first)]
+        if len(own):
+            found.append(own)
+        first += len(array)
+    if not found:
+        return arrays[0][:0]
+    return found[0] if len(found) == 1 else join(found)
 
 
 def rebatch(arrays: Iterable[Array], size: int) -> Iterator[Array]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ondes.models.model import all_bins, known_power, levelled, mixture_stft
+from ondes.models.model import known_power, levelled, mixture_stft, with_above
 from ondes.models.sources import FLOOR, Sources
 from ondes.nmf.divergence import Array
 from ondes.nmf.encoding import Compute, encode
@@ -93,10 +93,10 @@ class ComponentMasks:
         return inverse
 
     def mask(self, encoded: EncodedFrames, component: int, inverse: Array | None = None) -> Array:
-        """The mask of one component, float32 of shape (n_frames, n_bins).
+        """The mask of one component for `ondes.models.model.scaled`, float32.
 
         `inverse` is `inverse_model` of the frames, where it is known already.
         """
         inverse = self.inverse_model(encoded.gains) if inverse is None else inverse
         share = encoded.gains[:, component, None].astype(np.float32) * self.shapes[component]
-        return all_bins(share * inverse, self.stft.n_bins)
+        return with_above(share * inverse, self.stft.n_bins)

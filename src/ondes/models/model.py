@@ -23,11 +23,12 @@ __all__ = [
     "MaskStream",
     "Model",
     "SourceVariances",
-    "all_bins",
     "known_bins",
     "known_power",
     "levelled",
     "mixture_stft",
+    "scaled",
+    "with_above",
 ]
 
 Real = NDArray[np.float32]
@@ -203,17 +204,40 @@ def known_power(frames: Frames, n_known: int) -> Real:
     return known_bins(mean_power(frames[..., :n_known]), n_known)
 
 
-def all_bins(known: Array, n_bins: int) -> Array:
-    """Values for the mixture's own bins; above the known ones, the mean over the octave below.
+def with_above(known: Array, n_bins: int) -> Array:
+    """Values of the mixture's own bins as far as they are known, then one for all that are above.
+
+    That is the mean over the octave below.
 
     Examples
     --------
-    >>> all_bins(np.array([[1.0, 2.0, 4.0]]), 5)
-    array([[1., 2., 4., 3., 3.]])
+    >>> with_above(np.array([[1.0, 2.0, 4.0]]), 5)
+    array([[1., 2., 4., 3.]])
+    >>> with_above(np.array([[1.0, 2.0, 4.0]]), 2)
+    array([[1., 2.]])
     """
     n_known = known.shape[-1]
-    missing = n_bins - n_known
-    if missing <= 0:
+    if n_bins <= n_known:
         return known[..., :n_bins]
     above = known[..., n_known // 2 :].mean(axis=-1, keepdims=True)
-    return np.concatenate([known, np.repeat(above, missing, axis=-1)], axis=-1)
+    return np.concatenate([known, above], axis=-1)
+
+
+def scaled(frames: Frames, values: Real) -> Frames:
+    """Frames times real values, of which the last is that of all bins above.
+
+    Examples
+    --------
+    >>> scaled(np.array([[1j, 1j, 2.0]], np.complex64), np.array([[3.0, 4.0]], np.float32)).tolist()
+    [[3j, 4j, (8+0j)]]
+    """
+    n_known = values.shape[-1]
+    if n_known == frames.shape[-1]:
+        return frames * values
+    shape = np.broadcast_shapes(frames.shape, (*values.shape[:-1], 1))
+    products = np.empty(shape, np.complex64)
+    np.multiply(frames[..., :n_known], values, out=products[..., :n_known])
+    # As real numbers: this takes a third of the time.
+    above = frames[..., n_known:].view(np.float32)
+    np.multiply(above, values[..., -1:], out=products[..., n_known:].view(np.float32))
+    return products

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ondes.cores import each, one_blas_thread
 from ondes.models.component_masks import ComponentMasks
+from ondes.models.model import scaled
 from ondes.models.sources import Sources
 from ondes.nmf.encoding import Compute
 from ondes.report.content import Sound
@@ -247,7 +248,7 @@ def _sounds(
     inverse = masks.inverse_model(encoded.gains)
 
     def sound_of(player: int) -> Sound:
-        heard = stft.inverse(masks.mask(encoded, player, inverse) * mono, len(samples))
+        heard = stft.inverse(scaled(mono, masks.mask(encoded, player, inverse)), len(samples))
         sound = EncodedSound(sr, 1, bit_rate=budget.component_bit_rate, gain=gain)
         sound.write(heard[first - begin : last - begin])
         return Sound(sound.finish(), sound.media_type, first / sr, (last - first) / sr)

@@ -17,7 +17,7 @@ from ondes.nmf.backends import tensors
 from ondes.nmf.backends.devices import Tensor, memory_errors, torch
 from ondes.signal.stft import Stft
 
-__all__ = ["TensorInverse", "TensorTransform", "all_bins", "concatenate", "known_power", "levelled"]
+__all__ = ["TensorInverse", "TensorTransform", "concatenate", "known_power", "levelled"]
 
 Samples = NDArray[np.float32]
 
@@ -126,14 +126,19 @@ def known_power(frames: Tensor, n_known: int) -> Tensor:
     return torch.nn.functional.pad(power, (0, n_known - power.shape[-1])).contiguous()
 
 
-def all_bins(known: Tensor, n_bins: int) -> Tensor:
-    """What `ondes.models.model.all_bins` does."""
+def with_above(known: Tensor, n_bins: int) -> Tensor:
+    """What `ondes.models.model.with_above` does, but one value for each bin above."""
     n_known = known.shape[-1]
     missing = n_bins - n_known
     if missing <= 0:
         return known[..., :n_bins]
     above = known[..., n_known // 2 :].mean(dim=-1, keepdim=True)
     return torch.cat([known, above.expand(*known.shape[:-1], missing)], dim=-1)
+
+
+def scaled(frames: Tensor, values: Tensor) -> Tensor:
+    """What `ondes.models.model.scaled` does, of values for every bin."""
+    return frames * values
 
 
 def concatenate(parts: Any, axis: int = 0) -> Tensor:

@@ -23,7 +23,7 @@ from ondes.models.loading import from_shelf
 from ondes.models.model import LOUDEST_SAMPLE, Images, Model
 from ondes.nmf.encoding import Compute
 from ondes.prefetch import prefetch
-from ondes.rebatch import slices
+from ondes.rebatch import slices, taken
 from ondes.separation.spatial.stereo import StereoFilter, stereo_images
 from ondes.signal.recordings import AudioBlocks, PathOrStream, RawFormat, open_span
 from ondes.signal.stft import ROW_GROUP, Stft
@@ -110,7 +110,7 @@ class MaskedFrames:
 
     def reset(self) -> None:
         """Forget everything pushed so far."""
-        self._waiting: Any = None
+        self._waiting: list[Any] = []
         self._masks.reset()
 
     def look(self, frames: Any) -> Any:
@@ -120,8 +120,8 @@ class MaskedFrames:
 
     def push(self, frames: Any, looked: Sequence[Any]) -> Images:
         """Take the next frames; return images; see `ImageStream`."""
-        is_late = self._waiting is not None and len(self._waiting)
-        self._waiting = self._join([self._waiting, frames]) if is_late else frames
+        if len(frames) or not self._waiting:
+            self._waiting.append(frames)
         power, peak = (self._join(parts) for parts in zip(*looked, strict=True))
         return self._images(self._masks.push(power, peak))
 
@@ -132,15 +132,21 @@ class MaskedFrames:
         return images
 
     def _images(self, masks: Any, is_last: bool = False) -> Images:
-        frames, n_frames = self._waiting, masks.shape[1]
-        if frames is not None:
-            self._waiting = frames[n_frames:]
+        n_frames = masks.shape[1]
+        frames_at = self._next_frames(n_frames)
 
         def of(rows: slice) -> Any:
-            own = self._on.all_bins(masks[:-1, rows], self._n_bins)
-            return (own[:, :, None] if frames.ndim == 3 else own) * frames[rows]
+            frames, own = frames_at(rows), self._on.with_above(masks[:-1, rows], self._n_bins)
+            return self._on.scaled(frames, own[:, :, None] if frames.ndim == 3 else own)
 
-        return Images(n_frames if frames is not None else 0, of)
+        return Images(n_frames if self._waiting else 0, of)
+
+    def _next_frames(self, n: int) -> Callable[[slice], Any]:
+        """Some rows of the next `n` frames, which then wait no longer."""
+        parts = self._waiting
+        if parts:
+            self._waiting = [taken(parts, slice(n, sum(map(len, parts))), self._join)]
+        return lambda rows: taken(parts, rows, self._join)
 
 
 class StereoFrames(MaskedFrames):
@@ -168,22 +174,23 @@ class StereoFrames(MaskedFrames):
         self._late: Any = None  # masks of frames that wait for the end of their block
 
     def _images(self, masks: Any, is_last: bool = False) -> Images:
-        frames, n_known = self._waiting, min(self._n_known, self._n_bins)
-        if frames is None or frames.shape[1:-1] != (2,) or not 2 <= len(masks) <= MOST_IN_STEREO:
+        is_stereo = bool(self._waiting) and self._waiting[0].shape[1:-1] == (2,)
+        if not is_stereo or not 2 <= len(masks) <= MOST_IN_STEREO:
             return super()._images(masks)
         if self._late is not None:
             masks = self._join([self._late, masks], 1)
         n_frames = masks.shape[1] if is_last else masks.shape[1] // self._block * self._block
-        self._waiting, self._late = frames[n_frames:], masks[:, n_frames:]
+        frames_at, self._late = self._next_frames(n_frames), masks[:, n_frames:]
+        n_known = min(self._n_known, self._n_bins)
         blocks = list(slices(n_frames, self._block))
         places = []
         for rows in blocks:
-            self._filter.learn(frames[rows][..., :n_known], masks[:, rows, :n_known])
+            self._filter.learn(frames_at(rows)[..., :n_known], masks[:, rows, :n_known])
             places.append(self._filter.covariances)
 
         def image(rows: slice, covariances: Any) -> Any:
-            shares = self._on.all_bins(masks[:, rows], self._n_bins)
-            return stereo_images(covariances, frames[rows], shares)
+            shares = self._on.with_above(masks[:, rows], self._n_bins)
+            return stereo_images(covariances, frames_at(rows), shares)
 
         def of(rows: slice) -> Any:
             parts = []

@@ -15,19 +15,23 @@ is left are the masks. Sums over earlier blocks fade, so a source may move.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ondes.models.model import scaled
 from ondes.nmf.backends import tensors
+from ondes.rebatch import slices
 
 __all__ = ["StereoFilter", "stereo_images"]
 
 Real = NDArray[np.float64]
 
 N_FIRST, N_FOLLOWING = 4, 2  # iterations
-MOST_BINS = 1024  # that covariances are found from: they are three numbers
+MOST_BINS = 1024  # that covariances, which are three numbers, are found from
+ROWS_AT_A_TIME = 8  # more would leave the caches
 EVEN = np.array([1.0, 1.0, 0.0])
 DIFFUSE = 0.01  # of a source is everywhere: of places that hardly differ little is made
 
@@ -69,31 +73,70 @@ class StereoFilter:
         frames : complex array of shape (n, 2, n_bins)
         masks : array of shape (n_sources, n, n_bins)
         """
-        step = max(1, frames.shape[2] // MOST_BINS)
-        left, right, masks = frames[:, 0, ::step], frames[:, 1, ::step], masks[:, :, ::step]
-        peak = max(float(abs(each).max()) for each in (left, right)) if len(frames) else 0.0
+        step = max(1, -(-frames.shape[2] // MOST_BINS))
+        frames, masks = frames[:, :, ::step], masks[:, :, ::step]
+        if not len(frames):
+            return
+        peak = max(float(abs(each).max()) for each in (frames.real, frames.imag))
         if not peak > 0:
             return
-        left, right = left / peak, right / peak
-        power = (abs(left) ** 2 + abs(right) ** 2) / 2
-        weights = np.array([float((mask * power).sum()) for mask in masks])
+        cuts = slices(len(frames), ROWS_AT_A_TIME)
+        parts = [_Part(frames[rows] / peak, masks[:, rows]) for rows in cuts]
+        weights = _total(part.weights for part in parts)
         past = self._past * 0.5 ** (len(frames) / self._half_life)
         found, n_iterations = self.covariances, N_FOLLOWING
         if found is None:
-            found, n_iterations = _normalised(_sums(left, right, masks**2)), N_FIRST
+            found, n_iterations = _normalised(_total(part.sums() for part in parts)), N_FIRST
         total = past
         for _ in range(n_iterations):
-            whitened = _whitened(left, right, *_total(found, masks))
-            inverse = _inverse(*_total(found, masks))
-            excess = _sums(*whitened, masks**2) - _weighted(masks**2, power, inverse)
-            now = weights[:, None] * found + _between(found, excess)
+            excess = _total(part.excess(found) for part in parts)
+            now = weights * found + _between(found, excess)
             total = past + peak**2 * now
             found = _normalised(total)
         self._past, self.covariances = total, found
 
 
+class _Part:
+    """Some rows of a block, few enough for the caches: real products of their channels."""
+
+    def __init__(self, frames: Any, masks: Any) -> None:
+        left, right = frames[:, 0], frames[:, 1]
+        squares = [each.real**2 + each.imag**2 for each in (left, right)]
+        both = left.real * right.real + left.imag * right.imag
+        self._products = _stacked([*squares, both]).reshape(3, -1)
+        self._power = (self._products[0] + self._products[1]) / 2
+        self._masks = masks.reshape(len(masks), -1)
+        self._squares = self._masks**2
+        self.weights = _on_host(self._masks @ self._power[:, None])
+
+    def sums(self) -> Real:
+        """Σ m² x xᴴ of each source."""
+        return _on_host(self._squares @ self._products.T)
+
+    def excess(self, covariances: Real) -> Real:
+        """Σ m² M⁻¹ (x xᴴ − p M) M⁻¹ of each source."""
+        left, right, both = _inverse(covariances, self._masks)
+        of_left, of_right, of_both = self._products
+        # M⁻¹ x xᴴ − p, row by row
+        first = left * of_left + both * of_both - self._power, left * of_both + both * of_right
+        second = both * of_left + right * of_both, both * of_both + right * of_right - self._power
+        excess = [
+            left * first[0] + both * first[1],
+            both * second[0] + right * second[1],
+            both * first[0] + right * first[1],
+        ]
+        return _on_host(self._squares @ _stacked(excess).T)
+
+
 def stereo_images(covariances: Real | None, frames: Any, masks: Any) -> Any:
     """The images of all sources but the last, (n_sources - 1, n, 2, n_bins).
+
+    Parameters
+    ----------
+    covariances : array of shape (n_sources, 3), or None for even ones
+    frames : complex array of shape (n, 2, n_bins)
+    masks : array of shape (n_sources, n, n_known)
+        As `scaled` takes them: with fewer bins than frames have, the last is of all above.
 
     Examples
     --------
@@ -105,48 +148,40 @@ def stereo_images(covariances: Real | None, frames: Any, masks: Any) -> Any:
     """
     if covariances is None:
         covariances = np.tile(EVEN, (len(masks), 1))
-    stack: Any = np.stack
-    if tensors.is_tensor(frames):
-        from ondes.nmf.backends.devices import torch
-
-        stack = torch.stack
-    left, right = _whitened(frames[:, 0], frames[:, 1], *_total(covariances, masks))
-    places = zip(masks[:-1], covariances[:-1].tolist(), strict=True)
-    images = [
-        stack([mask * (own_left * left + both * right), mask * (both * left + own_right * right)])
-        for mask, (own_left, own_right, both) in places
-    ]
-    if not images:
-        return frames[None][:0]
-    return stack(images).swapaxes(1, 2)
+    left, right, both = _inverse(covariances, masks)
+    x, y = frames[:, 0], frames[:, 1]
+    images = []
+    for mask, place in zip(masks[:-1], covariances[:-1].tolist(), strict=True):
+        of_left, of_right, of_both = (mask * each for each in place)
+        rows = ((of_left, of_both), (of_both, of_right))
+        gains = [(a * left + b * both, a * both + b * right) for a, b in rows]
+        images.append(_stacked([scaled(x, of_x) + scaled(y, of_y) for of_x, of_y in gains], 1))
+    return _stacked(images) if images else frames[None][:0]
 
 
-def _total(covariances: Real, masks: Any) -> tuple[Any, Any, Any]:
-    """M = Σ m R: its entries for left, right, and both."""
+def _inverse(covariances: Real, masks: Any) -> tuple[Any, Any, Any]:
+    """M⁻¹ of M = Σ m R: its entries for left, right, and both."""
     pairs = list(zip(masks, covariances.tolist(), strict=True))
     left, right, both = (sum(mask * each[n] for mask, each in pairs) for n in range(3))
-    return left, right, both
-
-
-def _inverse(left: Any, right: Any, both: Any) -> tuple[Any, Any, Any]:
-    determinant = left * right - both * both
-    return right / determinant, left / determinant, -both / determinant
-
-
-def _whitened(x: Any, y: Any, left: Any, right: Any, both: Any) -> tuple[Any, Any]:
-    """M⁻¹ times the channels x and y."""
     scale = 1 / (left * right - both * both)
-    return scale * (right * x - both * y), scale * (left * y - both * x)
+    return right * scale, left * scale, -both * scale
 
 
-def _sums(left: Any, right: Any, weights: Any) -> Real:
-    """Σ weights x xᴴ of each source."""
-    products = abs(left) ** 2, abs(right) ** 2, (left * right.conj()).real
-    return np.array([[float((w * each).sum()) for each in products] for w in weights])
+def _stacked(arrays: Sequence[Any], axis: int = 0) -> Any:
+    if tensors.is_tensor(arrays[0]):
+        from ondes.nmf.backends.devices import torch
+
+        return torch.stack(list(arrays), axis)
+    return np.stack(arrays, axis)
 
 
-def _weighted(weights: Any, power: Any, entries: tuple[Any, Any, Any]) -> Real:
-    return np.array([[float((w * power * each).sum()) for each in entries] for w in weights])
+def _total(sums: Iterable[Real]) -> Real:
+    total: Real = np.sum(list(sums), axis=0)
+    return total
+
+
+def _on_host(sums: Any) -> Real:
+    return np.array(sums.tolist())
 
 
 def _between(outer: Real, inner: Real) -> Real:
