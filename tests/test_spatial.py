@@ -165,6 +165,16 @@ def test_produced_stereo_is_no_room():
     assert improvement(images, stems, produced) > improvement(images, masked, produced) - 0.5
 
 
+def test_where_noise_at_the_microphones_hides_the_places_the_models_separate(scene):
+    mixture, images = scene
+    noise = 2 * np.random.default_rng(3).standard_normal(mixture.shape) * np.std(mixture)
+    sources = sources_of(2)
+    with pytest.warns(UserWarning, match=r"^spatial='room' is not used where demixing does not"):
+        stems = ondes.separate(mixture + noise, sources, sr=SR, spatial="room")
+    masked = ondes.separate(mixture + noise, sources, sr=SR, spatial="none")
+    assert improvement(images, stems, mixture) > improvement(images, masked, mixture) - 0.5
+
+
 def test_mono_that_was_recorded_as_stereo_is_masked():
     mono, sources = dry_sources(2).sum(axis=0), sources_of(2)
     mixture = np.stack([mono, mono], axis=1)

@@ -13,7 +13,7 @@ from ondes.models.variances import activation_step
 from ondes.nmf.divergence import BetaDivergence
 from ondes.nmf.encoding import Compute, summarise
 from ondes.nmf.problem import Problem, Solver
-from ondes.separation.spatial import room
+from ondes.separation.spatial import confidence, room
 from ondes.separation.spatial.demixing import (
     channel_products,
     demixed_power,
@@ -282,6 +282,36 @@ def test_a_spread_that_nothing_holds_does_not_grow_for_ever():
     loud, silent = np.full((1, 1, 1), 1e10, np.float32), np.zeros((1, 1, 1), np.float32)
     assert updated_spread(spread, variances, loud) == np.float32(1e3)
     assert updated_spread(spread, variances, silent) > 0
+
+
+# ---- confidence ----
+
+
+class Confused:
+    """A model that tells the sources of the mixture apart, but not what demixing makes of them."""
+
+    def __init__(self, masks):
+        of_outputs = [[0.3, 0.7], [0.7, 0.3]]
+        even = [np.reshape(own, (2, 1, 1)) + 0 * masks for own in of_outputs]
+        self.answers = iter([masks, *even, *even[::-1]])
+
+    def start(self, power):
+        return next(self.answers) * power
+
+
+@pytest.mark.parametrize(
+    ("outputs", "is_demixed"), [("right", True), ("exchanged", False), ("alike", False)]
+)
+def test_models_that_confuse_sources_do_not_hide_that_they_are_demixed(outputs, is_demixed):
+    sources = complex_normal(2, 8, 2, 40).astype(np.complex64)
+    loud = RNG.random((8, 1, 40)) < 0.5
+    sources *= np.stack([loud, ~loud]) + np.float32(0.05)
+    mixture = sources.sum(axis=0)
+    masks = np.where(loud[:, 0], 0.6, 0.4)[:, :: confidence.THINNED].astype(np.float32)
+    images = {"right": sources[:1], "exchanged": sources[1:], "alike": mixture[None] / 2}
+    found = confidence.Confidence(2, half_life=100)
+    model = Confused(np.stack([masks, 1 - masks]))
+    assert found.is_demixed(mixture, images[outputs], model) == is_demixed
 
 
 # ---- variances ----

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ondes.signal.stft import Frames
 
 __all__ = [
+    "assigned",
     "channel_products",
     "demixed_power",
     "inverse",
@@ -239,11 +240,17 @@ def source_order(power: Real) -> NDArray[np.intp]:
     weight /= weight.sum(axis=1, keepdims=True) + np.float32(1e-30)
     share -= share.mean(axis=2, keepdims=True)
     correlation = np.matmul(np.moveaxis(share * weight, 0, 1), activity.T)
-    return _assigned(correlation.astype(np.float64))
+    return assigned(correlation.astype(np.float64))
 
 
-def _assigned(score: NDArray[np.float64]) -> NDArray[np.intp]:
-    """For each of many (output, source) tables of scores, the outputs with the highest sum."""
+def assigned(score: NDArray[np.float64]) -> NDArray[np.intp]:
+    """For each of many (output, source) tables of scores, the outputs with the highest sum.
+
+    Examples
+    --------
+    >>> assigned(np.array([[[0.1, 0.9], [0.3, 0.4]]]))
+    array([[1, 0]])
+    """
     n_bins, n_sources, _ = score.shape
     order = np.tile(np.arange(n_sources), (n_bins, 1))
     if n_sources == 2:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ondes.models.model import Images, Model, SourceVariances, known_power, levelled
 from ondes.nmf.encoding import Compute
+from ondes.separation.spatial.confidence import THINNED, Confidence, model_shares
 from ondes.separation.spatial.pan import PanSolver
 from ondes.separation.spatial.places import IN_PHASE, in_phase_share
 from ondes.separation.spatial.room import RoomSolver
@@ -21,8 +22,6 @@ __all__ = ["SpatialImages"]
 
 BLOCK, HALF_LIFE = 20.0, 20.0  # seconds
 MOST_CHANNELS = 8
-THINNED = 4  # of so many frames, one tells whether outputs sound like their sources
-LEAST_AGREEMENT = 0.6  # of outputs with their models, relative to that of masks
 DEAD, SAME = 1e-8, 1 - 1e-5  # power relative to the loudest channel; squared coherence
 
 
@@ -78,7 +77,7 @@ class SpatialImages:
         self._waiting: Frames | None = None
         self._solver = self._new_solver()
         self._is_checked = self._has_doubted = False
-        self._agreement = np.zeros((2, 2, len(self.names)))
+        self._confidence = Confidence(len(self.names), self._half_life)
         self._variances.reset()
 
     def look(self, frames: Frames) -> None:
@@ -115,35 +114,22 @@ class SpatialImages:
         images = self._solver.images(frames, self._variances)
         if self._spatial == "room" and not self._is_believable(frames, images):
             scaled_frames = frames / max(float(np.abs(frames).max()), 1e-30)
-            shares = _shares(self._variances, scaled_frames)
+            power = np.square(np.abs(scaled_frames)).mean(axis=1)
+            shares = model_shares(self._variances, power)
             images = shares[:-1, :, None] * frames
         return np.transpose(images, (0, 3, 2, 1))
 
     def _is_believable(self, frames: Frames, images: Frames) -> bool:
-        """Whether every output sounds like its source, over this block and the fading past.
+        """Whether demixing has told the sources apart, in a room.
 
-        Where demixing went wrong, the models divide each output among the sources, much more than
-        what their masks make of the mixture. And where most of the sound is in phase, it was
-        produced, and not recorded by microphones in a room.
+        Where most of the sound is in phase, it was produced, and not recorded by microphones.
         """
-        peak = float(np.abs(frames).max())
-        if not peak > 0:
-            return True
-        mixture, own = frames[..., ::THINNED] / peak, images[..., ::THINNED] / peak
-        outputs = [*own, mixture - own.sum(axis=0)]
-        masked = _shares(self._variances, mixture)[:, :, None] * mixture
-        self._agreement *= 0.5 ** (frames.shape[2] / self._half_life)
-        for source in range(len(self.names)):
-            for kind, output in enumerate((outputs[source], masked[source])):
-                power = np.square(np.abs(output)).mean(axis=1)
-                agrees = float((_shares(self._variances, output)[source] * power).sum())
-                self._agreement[kind, :, source] += agrees * peak**2, float(power.sum()) * peak**2
-        demixed, masks = self._agreement[:, 0] / (self._agreement[:, 1] + 1e-300)
-        is_produced = frames.shape[1] == 2 and _are_in_phase(mixture)
-        is_believable = not is_produced and bool((demixed >= LEAST_AGREEMENT * masks).all())
+        is_demixed = self._confidence.is_demixed(frames, images, self._variances)
+        is_produced = frames.shape[1] == 2 and _are_in_phase(frames[..., ::THINNED])
+        is_believable = is_demixed and not is_produced
         if not is_believable and not self._has_doubted:
             self._has_doubted = True
-            why = "the demixed sources do not sound like their models"
+            why = "demixing does not tell the sources apart"
             if is_produced:
                 why = "both channels are in phase, as in produced stereo"
             warnings.warn(
@@ -201,14 +187,6 @@ def _warn_of_channels(block: Frames, spatial: str) -> bool:
             )
             break
     return True
-
-
-def _shares(variances: SourceVariances, frames: Frames) -> NDArray[np.float32]:
-    """What the models make of frames of shape (n_bins, n_channels, n_frames): masks."""
-    power: NDArray[np.float32] = np.square(np.abs(frames)).mean(axis=1)
-    found = variances.start(power)
-    shares: NDArray[np.float32] = found / (found.sum(axis=0) + np.float32(1e-20))
-    return shares
 
 
 def _are_in_phase(frames: Frames) -> bool:
