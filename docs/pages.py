@@ -13,7 +13,7 @@ GROUPS = {
     "From recordings to dictionaries": ["learn", "load", "Dictionary", "AudioSettings"],
     "Separation": [
         "separate", "separate_file", "Separator", "Sources", "Compute", "discover_sources",
-        "denoise", "denoise_file", "train", "TrainedSeparator",
+        "Denoiser", "denoise", "denoise_file", "train", "TrainedSeparator",
     ],
     "Tables": ["levels"],
     "Arrays: the scikit-learn estimator": ["OnlineNMF", "Solver", "Statistics", "itakura_saito"],

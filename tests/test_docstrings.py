@@ -22,6 +22,7 @@ PUBLIC = (
         "AudioSettings",
         "ClusterError",
         "Compute",
+        "Denoiser",
         "DeviceError",
         "Dictionary",
         "FileError",

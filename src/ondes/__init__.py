@@ -12,6 +12,7 @@ _MODULES = {
     "AudioSettings": "signal.audio_settings",
     "ClusterError": "errors",
     "Compute": "nmf.encoding",
+    "Denoiser": "separation.denoising",
     "DeviceError": "errors",
     "Dictionary": "models.dictionary",
     "FileError": "errors",

@@ -55,7 +55,11 @@ def _as_noise(given: str) -> str | tuple[float, float]:
     show_default=True,
     help="Reduce the noise by at most this many decibels.",
 )
-@options.output("The file to write.  [default: NAME-denoised.wav]", type=click.Path(dir_okay=False))
+@options.output(
+    "The file to write, or - for standard output.  [default: NAME-denoised.wav]",
+    may_be_stream=True,
+    type=click.Path(dir_okay=False, allow_dash=True),
+)
 @options.seed
 @options.raw
 @options.compute
@@ -67,17 +71,20 @@ def denoise(recording: str, **given: Any) -> int:
     Without --noise, a separator that comes with ondes tells speech from everything else; -d gives
     another one, from `ondes train`, of which one source is called speech. With --noise, the noise
     is known from an example, and -d a dictionary of speech, or of any other sound to keep. The
-    result has the sampling rate and the channels of the RECORDING.
+    result has the sampling rate and the channels of the RECORDING. Into a pipe, it is written while
+    it is made: as WAV, or with --raw in the format of the input.
 
     \b
     ondes denoise talk.wav
     ondes denoise talk.wav --noise 0:03-0:09 -d speech.ondes
     ondes denoise talk.wav --noise hiss.wav --amount 12 -o better.wav
+    ffmpeg -i call.mp4 -f wav - | ondes denoise - -o - | mpv -
     """  # noqa: D301
     from ondes.atomic_file import check_destination
     from ondes.prefetch import prefetch
     from ondes.separation.denoising import denoise_file
     from ondes.signal.audio_writer import AudioWriter
+    from ondes.signal.stream_writer import StreamWriter
     from ondes.signal.survey import is_stream
 
     if is_stream(recording) and any(isinstance(each, tuple) for each in given["noise"]):
@@ -89,7 +96,11 @@ def denoise(recording: str, **given: Any) -> int:
         raise click.UsageError("Standard input has no name; give one with -o.")
     compute = options.compute_settings(given)
     output = Path(given["output"] or f"{Path(recording).stem}-denoised.wav")
-    check_destination(output, given["force"])
+    is_streamed = is_stream(output)
+    if str(output) == "-" and given["as_json"]:
+        raise click.UsageError("With -o -, standard output has the sound; leave out --json.")
+    if not is_streamed:
+        check_destination(output, given["force"])
     speech: Any = None
     if given["dictionary"] is not None:
         load = load_dictionary if given["noise"] else load_model
@@ -106,14 +117,29 @@ def denoise(recording: str, **given: Any) -> int:
             raw=given["raw"],
             **compute,
         )
-        n_samples = 0
-        with AudioWriter(output, blocks.sr, blocks.channels, force=given["force"]) as writer:
-            for block in prefetch(blocks, BLOCKS_AHEAD):
-                writer.write(block)
-                n_samples += len(block)
-                bar.show(n_samples / blocks.sr, None, "reducing noise")
+        n_samples, is_interrupted = 0, False
+        facts = output, blocks.sr, blocks.channels
+        writer = (
+            StreamWriter(*facts, raw=given["raw"])
+            if is_streamed
+            else AudioWriter(*facts, force=given["force"])
+        )
+        with writer:
+            try:
+                for block in prefetch(blocks, BLOCKS_AHEAD, should_stop=writer.is_abandoned):
+                    writer.write(block)
+                    n_samples += len(block)
+                    bar.show(n_samples / blocks.sr, None, "reducing noise")
+                writer.check()
+            except KeyboardInterrupt:
+                if not n_samples or not (is_streamed or is_stream(recording)):
+                    raise
+                is_interrupted = True  # nobody could give the stream again: keep what is finished
     if given["as_json"]:
         terminal.print_json({"file": output, "seconds": n_samples / blocks.sr, "sr": blocks.sr})
-    else:
+    elif str(output) != "-":
         terminal.say(printable(str(output)))
+    if is_interrupted:
+        terminal.complain("interrupted; what was finished is written.")
+        return terminal.INTERRUPTED
     return terminal.DONE

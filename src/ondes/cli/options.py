@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -112,10 +113,17 @@ def no_minus(_: click.Context, __: click.Parameter, given: str) -> str:
     return given
 
 
-def output(help: str, **how: Any) -> Decorator:  # noqa: A002
-    """`-o`, the file or folder to write; `how` is as of `click.option`."""
+def _no_terminal(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
+    if given == "-" and sys.stdout.isatty():
+        raise click.BadParameter("Standard output is a terminal; pipe it to a player or a file.")
+    return given
+
+
+def output(help: str, may_be_stream: bool = False, **how: Any) -> Decorator:  # noqa: A002
+    """`-o`, the file or folder to write, or a stream; `how` is as of `click.option`."""
     how = {"type": click.Path(), "show_default": "default" in how, **how}
-    return click.option("-o", "--output", callback=no_minus, help=help, **how)
+    callback = _no_terminal if may_be_stream else no_minus
+    return click.option("-o", "--output", callback=callback, help=help, **how)
 
 
 def dictionaries(

@@ -31,16 +31,29 @@ WITHOUT_A_MODEL = (
     "ondes: speech, music and effects by the separator 'talk', which comes with ondes; `ondes "
     "train` makes a better one from recordings like yours, for -d."
 )
+FILENAME = "{track}/{stem}.{ext}"
 HIGHEST_RATE = 192_000  # Hz: a faster recording gets no hint
 
 
 @click.command(short_help="Separate recordings into sources.")
 @click.argument("mixes", nargs=-1, required=True, metavar="MIX...")
 @options.dictionaries(required=False)
-@options.output("The folder to write to.", default="separated", type=click.Path(file_okay=False))
+@options.output(
+    "The folder to write to, or with one --stem - for standard output.",
+    may_be_stream=True,
+    default="separated",
+    type=click.Path(file_okay=False, allow_dash=True),
+)
+@click.option(
+    "--stem",
+    "stems",
+    multiple=True,
+    metavar="NAME",
+    help="Write this source alone; may be repeated.  [default: all]",
+)
 @click.option(
     "--filename",
-    default="{track}/{stem}.{ext}",
+    default=FILENAME,
     show_default=True,
     help="Names of the files to write; {folder} is the folder of the mix, {trackext} its suffix.",
 )
@@ -75,7 +88,8 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     speech, music and effects apart; with --sources, the sources are learned from the mix itself.
     Use --adapt for the source that the models describe less well, usually the music under a voice.
     With --spatial room, the mix has as many microphones as sources, from two to eight, and each
-    stem is the sound of its source at every microphone.
+    stem is the sound of its source at every microphone. Into a pipe, one --stem is written while it
+    is made: as WAV, or with --raw in the format of the input.
 
     \b
     ondes separate podcast.mp3
@@ -85,6 +99,7 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     ondes separate talk.mp3 -d talk.ondes              (from ondes train)
     ondes separate mics.wav -d speech.ondes -d music.ondes --spatial room
     ondes separate band.wav --sources 4
+    ffmpeg -i talk.mp4 -f wav - | ondes separate - --stem speech -o - | mpv -
     """  # noqa: D301
     from concurrent.futures import ThreadPoolExecutor
 
@@ -107,11 +122,12 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     else:
         sources = from_shelf("talk")
         terminal.say(WITHOUT_A_MODEL, err=True)
-    names = sources.names if sources else source_names(given["sources"])
+    names: Sequence[str] = sources.names if sources else source_names(given["sources"])
     _check_adaptation(names, given)
     recordings, failures = terminal.find_recordings(mixes)
     n_files = len(recordings) + len(failures)
-    targets = _targets(recordings, [*names, *([REST] if given["free"] else [])], given)
+    names = [*names, *([REST] if given["free"] else [])]
+    targets = _targets(recordings, _stems(names, given), given)
     tracks: list[dict[str, Any]] = []
     unfinished: deque[tuple[dict[str, Any], Future[None]]] = deque()
 
@@ -139,7 +155,7 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     if given["as_json"]:
         result = {"tracks": tracks, "n_files": n_files, **terminal.listed(failures)}
         terminal.print_json(result)
-    else:
+    elif given["output"] != "-":
         for track in tracks:
             for file in track["stems"].values():
                 terminal.say(printable(str(file)))
@@ -178,12 +194,41 @@ def _check_adaptation(names: Sequence[str], given: dict[str, Any]) -> None:
             )
 
 
+def _stems(names: Sequence[str], given: dict[str, Any]) -> Sequence[str]:
+    """The sources to write."""
+    for name in given["stems"]:
+        if name not in names:
+            raise click.UsageError(
+                f"--stem {name!r} is not one of the sources: {', '.join(names)}."
+            )
+    return [name for name in names if name in given["stems"]] or names
+
+
+def _check_stream(n_mixes: int, stems: Sequence[str], given: dict[str, Any]) -> None:
+    """Raise UsageError where a stream could not hold what is asked for."""
+    if n_mixes > 1 or len(stems) > 1:
+        raise click.UsageError(
+            f"A stream holds one source of one MIX; choose one of {', '.join(stems)} with --stem."
+        )
+    for option, is_given in {
+        "--flac": given["flac"],
+        "--filename": given["filename"] != FILENAME,
+        "--json": given["as_json"] and given["output"] == "-",
+    }.items():
+        if is_given:
+            raise click.UsageError(f"{option} does not go with a stream; leave it out.")
+
+
 def _targets(
     recordings: Sequence[Location], names: Sequence[str], given: dict[str, Any]
 ) -> dict[Location, dict[str, Path]]:
     """The file of every stem of every mix, checked before any work."""
     from ondes.atomic_file import check_destination, remove_abandoned
+    from ondes.signal.survey import is_stream
 
+    if is_stream(given["output"]):
+        _check_stream(len(recordings), names, given)
+        return {path: {names[0]: Path(given["output"])} for path in recordings}
     targets: dict[Location, dict[str, Path]] = {}
     for path in recordings:
         track = "stdin" if str(path) == "-" else path.stem
@@ -238,12 +283,13 @@ def _separate_one(
     from ondes.separation import StemLevels, separate_file
     from ondes.signal.audio_writer import AudioWriter, deferred_signals
     from ondes.signal.recordings import probe
+    from ondes.signal.stream_writer import StreamWriter
     from ondes.signal.survey import is_stream
 
     total = None if is_stream(path) or given["raw"] is not None else probe(path).seconds
     ends = [each for each in (given["end"], total) if each is not None]
     total = max(0.0, min(ends) - given["start"]) if ends else None
-    is_discovered = sources is None
+    is_discovered, is_streamed = sources is None, is_stream(given["output"])
     with (
         terminal.bar(path.name) as bar,
         terminal.warnings_shown_by(bar),
@@ -256,39 +302,49 @@ def _separate_one(
             adapt=given["adapt"], n_free=given["free"] or 0, spatial=given["spatial"],
             random_state=given["seed"], **compute,
         )  # fmt: skip
-        writers: dict[str, AudioWriter] = {}
+        writers: dict[str, AudioWriter | StreamWriter] = {}
         levels = StemLevels()
         may_be_a_room = (
             not is_discovered
             and given["spatial"] in ("auto", "none")
-            and len(files) == separated.channels > 1
+            and len(separated.names) == separated.channels > 1
             and separated.sr <= HIGHEST_RATE
         )
         beginning: list[Any] = []
         n_samples = 0
+
+        def has_no_reader() -> bool:
+            return any(writer.is_abandoned() for writer in writers.values())
+
         is_interrupted = False
         try:
-            for blocks in prefetch(separated, BLOCKS_AHEAD):
+            for blocks in prefetch(separated, BLOCKS_AHEAD, should_stop=has_no_reader):
                 first = next(iter(blocks.values()))
                 if not len(first):
                     continue
                 if not writers:
-                    channels = first.shape[1]
+                    facts = separated.sr, first.shape[1]
                     for name, file in files.items():
-                        _make_folder(file, stack)
-                        writer = AudioWriter(file, separated.sr, channels, force=given["force"])
-                        writers[name] = stack.enter_context(writer)
-                with deferred_signals():  # all stems, or none, have the block
-                    for name, samples in blocks.items():
-                        writers[name].write(samples)
+                        if is_streamed:
+                            writers[name] = StreamWriter(file, *facts, raw=given["raw"])
+                        else:
+                            _make_folder(file, stack)
+                            writers[name] = AudioWriter(file, *facts, force=given["force"])
+                        stack.enter_context(writers[name])
+                # All stems, or none, have the block; a stream has one, and may wait for its reader.
+                with contextlib.nullcontext() if is_streamed else deferred_signals():
+                    for name, writer in writers.items():
+                        writer.write(blocks[name])
                 if is_discovered or given["as_json"]:
                     levels.add(blocks)
                 if may_be_a_room and n_samples < BEGINNING * separated.sr:
                     beginning.append(sum(samples[:, :2] for samples in blocks.values()))
                 n_samples += len(first)
                 bar.show(n_samples / separated.sr, total, "separating")
+            for writer in writers.values():
+                writer.check()
         except KeyboardInterrupt:
-            if not (writers and is_stream(path)):
+            if not (writers and (is_streamed or is_stream(path))):
                 raise
             is_interrupted = True  # nobody could give the stream again: keep what is finished
         is_written = pool.submit(stack.pop_all().close)

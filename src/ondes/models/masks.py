@@ -121,7 +121,8 @@ class DictionaryMasks:
     """A `MaskStream` of dictionaries that stay as they are.
 
     The kernel's answer for a frame depends on that frame alone, so its masks are never late. Other
-    backends solve for 64 frames at a time; PyTorch for all that are pushed, up to rounding.
+    backends solve for 64 frames at a time, of live sound for one; PyTorch for all that are pushed,
+    up to rounding.
 
     Parameters
     ----------
@@ -133,7 +134,9 @@ class DictionaryMasks:
         self._sources, self._compute = sources, sources.compute(compute)
         self._problem = sources.problem()
         name = self._compute.backend_for(self._problem).NAME
-        self._batch_size = 1 if name in ("native", "torch") else ROWS_AT_ONCE
+        self._takes_all = name in ("native", "torch")
+        is_live = sources.audio.stft.n_synthesis is not None
+        self._batch_size = 1 if self._takes_all or is_live else ROWS_AT_ONCE
         self.delay = self._batch_size - 1
         self._is_on_device = compute.backend == "torch"
         self.reset()
@@ -152,7 +155,7 @@ class DictionaryMasks:
         waiting = np.concatenate([self._waiting, frames]) if len(self._waiting) else frames
         whole = len(waiting) - len(waiting) % self._batch_size
         self._waiting = waiting[whole:]
-        size = max(whole, 1) if self._batch_size == 1 else self._batch_size
+        size = max(whole, 1) if self._takes_all else self._batch_size
         masks = [self._masks(waiting[first : first + size]) for first in range(0, whole, size)]
         if len(masks) == 1:
             return masks[0]

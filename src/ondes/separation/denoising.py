@@ -20,14 +20,14 @@ from ondes.models.sources import Sources
 from ondes.models.trained_separator import TrainedSeparator
 from ondes.nmf.encoding import Compute
 from ondes.nmf.learner import DictionaryLearner
-from ondes.separation.separator import BLOCK_SIZE, Separator, StemBlocks, separate
+from ondes.separation.separator import BLOCK_SIZE, Separator, StemBlocks
 from ondes.signal.audio_settings import AudioSettings, is_active, loudest_of
 from ondes.signal.pcm import in_range
 from ondes.signal.recordings import RawFormat, open_span
 from ondes.signal.stft import Stft
 from ondes.signal.survey import is_stream
 
-__all__ = ["AMOUNT", "DenoisedBlocks", "denoise", "denoise_file"]
+__all__ = ["AMOUNT", "DenoisedBlocks", "Denoiser", "denoise", "denoise_file"]
 
 Samples = NDArray[np.float32]
 Span = tuple[float, float]
@@ -91,20 +91,84 @@ def denoise(
     True
     """
     mixture = np.asarray(samples)
-    examples: list[tuple[NDArray[Any], int]] = []
+    examples: list[Any] = []
     for each in _several(noise):
         if _is_span(each):
             start, end = _checked_span(each)
             if round(end * sr) > len(mixture):
                 raise ValueError(_too_late(len(mixture) / sr, end))
-            examples.append((mixture[round(start * sr) : round(end * sr)], sr))
-        else:
-            examples.append((np.asarray(each), sr))
-    model = _model(examples, sr, speech, random_state)
-    gain = _gain(amount)
-    how = {"spatial": "none", "backend": backend, "device": device, "n_jobs": n_jobs}
-    stems = separate(mixture, model, sr=sr, **how)
-    return _mixed(stems, gain)
+            each = mixture[round(start * sr) : round(end * sr)]
+        examples.append(np.asarray(each))
+    compute = Compute(backend, device, n_jobs=n_jobs)
+    denoiser = Denoiser(
+        speech, sr=sr, noise=examples, amount=amount, random_state=random_state, compute=compute
+    )
+    return np.concatenate([denoiser.push(mixture), denoiser.flush()])
+
+
+class Denoiser:
+    """Reduce the noise in a stream at constant memory: samples in, samples out.
+
+    Parameters
+    ----------
+    speech : Dictionary or TrainedSeparator, optional
+        As in `denoise`. One from ``ondes.learn(..., delay=0.03)``, with an example of the noise, is
+        late by 30 ms; the separator that comes with ondes looks at many seconds.
+    sr : int
+        Sampling rate of the stream.
+    noise : array of shape (m,) or (m, n_channels), or list of these, optional
+        Examples of the noise alone, at `sr`.
+    amount : float
+        The noise is reduced by at most this many decibels.
+    random_state : int
+        Decides the first dictionary of the noise.
+    compute : Compute, optional
+        Backend, device and threads.
+
+    Attributes
+    ----------
+    sr : int
+    delay : int
+        Samples that the output of `push` is late by, at most.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> hiss = 0.1 * rng.standard_normal(16000)
+    >>> denoiser = Denoiser(sr=8000, noise=hiss[:8000])
+    >>> parts = [denoiser.push(hiss[first : first + 1000]) for first in range(0, 16000, 1000)]
+    >>> quiet = np.concatenate([*parts, denoiser.flush()])
+    >>> bool(np.std(quiet) < 0.5 * np.std(hiss)), len(quiet)
+    (True, 16000)
+    """
+
+    def __init__(
+        self,
+        speech: Dictionary | TrainedSeparator | None = None,
+        *,
+        sr: int,
+        noise: ArrayLike | list[ArrayLike] | None = None,
+        amount: float = AMOUNT,
+        random_state: int = 0,
+        compute: Compute | None = None,
+    ) -> None:
+        self._gain = _gain(amount)
+        examples = [(np.asarray(each), sr) for each in _several(noise)]
+        model = _model(examples, sr, speech, random_state)
+        self._separator = Separator(model, sr=sr, compute=compute)
+        self.sr, self.delay = sr, self._separator.delay
+
+    def push(self, samples: ArrayLike) -> Samples:
+        """Take the next samples, (n,) or (n, n_channels); return those that are ready."""
+        return _mixed(self._separator.push(samples), self._gain)
+
+    def flush(self) -> Samples:
+        """Return the last samples, and reset."""
+        return _mixed(self._separator.flush(), self._gain)
+
+    def reset(self) -> None:
+        """Forget everything pushed so far."""
+        self._separator.reset()
 
 
 def denoise_file(
@@ -154,8 +218,9 @@ def denoise_file(
     """
     gain = _gain(amount)
     examples = [_example(path, each, raw) for each in _several(noise)]
+    block_size = None if is_stream(path) else BLOCK_SIZE
     with ExitStack() as stack:
-        recording = stack.enter_context(open_span(path, block_size=BLOCK_SIZE, raw=raw))
+        recording = stack.enter_context(open_span(path, block_size=block_size, raw=raw))
         model = _model(examples, recording.sr, speech, random_state)
         compute = Compute(backend, device, n_jobs=n_jobs)
         separator = Separator(model, sr=recording.sr, compute=compute)

@@ -43,7 +43,7 @@ Samples = NDArray[np.float32]
 Models = Model | Dictionary | Mapping[str, Any]
 
 BLOCKS_AHEAD = 1  # decoded while those before are separated
-BLOCK_SIZE, STREAM_BLOCK_SIZE = 2**20, 2**15  # samples: a thousand frames at 16 kHz
+BLOCK_SIZE = 2**20  # samples: a thousand frames at 16 kHz
 SPATIAL = ("none", "auto", "room", "pan")
 STEREO_BLOCK, STEREO_HALF_LIFE = 128, 20.0  # frames; seconds
 MOST_IN_STEREO = 32  # sources: blocks of the masks of more would fill the memory
@@ -152,12 +152,14 @@ class MaskedFrames:
 class StereoFrames(MaskedFrames):
     """Masks and, where there are two channels, how the sources lie between them: `StereoFilter`.
 
+    With frames for live sound, images do not wait: what was found in earlier blocks is used.
+
     Parameters
     ----------
     model, stft, compute
         As of `MaskedFrames`.
     batch_size : int, optional
-        Frames in a block, by which the images are late.
+        Frames in a block, by which the images are late unless the frames are for live sound.
     """
 
     def __init__(
@@ -165,18 +167,23 @@ class StereoFrames(MaskedFrames):
     ) -> None:
         self._block = batch_size or STEREO_BLOCK
         self._half_life = STEREO_HALF_LIFE * model.audio.sr / model.audio.stft.hop_length
+        self._is_live = stft.n_synthesis is not None
         super().__init__(model, stft, compute)
+        self.delay += 0 if self._is_live else self._block - 1
 
     def reset(self) -> None:
         """Forget everything pushed so far."""
         super().reset()
         self._filter = StereoFilter(self._half_life)
         self._late: Any = None  # masks of frames that wait for the end of their block
+        self._heard: Any = None  # live: frames and masks of a block that has begun
 
     def _images(self, masks: Any, is_last: bool = False) -> Images:
         is_stereo = bool(self._waiting) and self._waiting[0].shape[1:-1] == (2,)
         if not is_stereo or not 2 <= len(masks) <= MOST_IN_STEREO:
             return super()._images(masks)
+        if self._is_live:
+            return self._live_images(frames, masks)
         if self._late is not None:
             masks = self._join([self._late, masks], 1)
         n_frames = masks.shape[1] if is_last else masks.shape[1] // self._block * self._block
@@ -187,6 +194,34 @@ class StereoFrames(MaskedFrames):
         for rows in blocks:
             self._filter.learn(frames_at(rows)[..., :n_known], masks[:, rows, :n_known])
             places.append(self._filter.covariances)
+
+        return self._placed(frames, masks, n_frames, blocks, places)
+
+    def _live_images(self, frames: Any, masks: Any) -> Images:
+        """Images of all frames, by what the blocks before theirs have taught."""
+        n_frames, n_known = masks.shape[1], min(self._n_known, self._n_bins)
+        self._waiting = frames[n_frames:]
+        first, blocks, places = 0, [], []
+        while first < n_frames:
+            n_heard = 0 if self._heard is None else len(self._heard[0])
+            rows = slice(first, min(n_frames, first + self._block - n_heard))
+            blocks.append(rows)
+            places.append(self._filter.covariances)
+            now = frames[rows][..., :n_known], masks[:, rows, :n_known]
+            if self._heard is not None:
+                before = self._heard
+                now = self._join([before[0], now[0]]), self._join([before[1], now[1]], 1)
+            self._heard = now
+            if len(now[0]) == self._block:
+                self._filter.learn(*now)
+                self._heard = None
+            first = rows.stop
+        return self._placed(frames, masks, n_frames, blocks, places)
+
+    def _placed(
+        self, frames: Any, masks: Any, n_frames: int, blocks: list[slice], places: list[Any]
+    ) -> Images:
+        """Images of rows in blocks, each with covariances of its own."""
 
         def image(rows: slice, covariances: Any) -> Any:
             shares = self._on.with_above(masks[:, rows], self._n_bins)
@@ -228,8 +263,9 @@ class Separator:
         half-life of 20 s.
     batch_size : int, optional
         Frames separated at a time; the output is delayed by as many. By default as they come; with
-        "auto" 128 in stereo, with "room" and "pan" 20 s (choose 32 frames for a live stream); with
-        ``backend="torch"``, where everything is computed on the device, a minute.
+        "auto" 128 in stereo, without their delay where the frames are for live sound; with "room"
+        and "pan" 20 s (choose 32 frames for a live stream); with ``backend="torch"``, where
+        everything is computed on the device, a minute.
     compute : Compute, optional
         Backend, device and threads.
 
@@ -554,8 +590,8 @@ def separate_file(
     start, end : float
         The part to separate, in seconds; by default everything.
     block_size : int, optional
-        Samples read at a time; by default many of a file and few of a stream, for which somebody
-        waits. The result does not depend on it.
+        Samples read at a time; by default many of a file, and of a stream, for which somebody
+        waits, as they come. The result does not depend on it.
     raw : RawFormat, optional
         Format of samples without a header.
     **options
@@ -588,8 +624,8 @@ def separate_file(
     >>> sum(len(block["a"]) for block in blocks)
     1000
     """
-    if block_size is None:
-        block_size = STREAM_BLOCK_SIZE if is_stream(path) else BLOCK_SIZE
+    if block_size is None and not is_stream(path):
+        block_size = BLOCK_SIZE
     blocks = open_span(path, start=start, end=end, block_size=block_size, raw=raw)
     return StemBlocks(separator_of(_given(models), sr=blocks.sr, **options), blocks)
 

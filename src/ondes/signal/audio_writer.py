@@ -119,6 +119,13 @@ class AudioWriter:
             with self._disk_errors(), deferred_signals():
                 self._file.write(block)
 
+    def is_abandoned(self) -> bool:
+        """Never: a file has no reader that could go; see `StreamWriter`."""
+        return False
+
+    def check(self) -> None:
+        """Nothing to raise; see `StreamWriter`."""
+
     def _open(self) -> Any:
         try:
             return soundfile.SoundFile(

@@ -20,7 +20,15 @@ from ondes.signal.integrity import (
     is_length_known,
 )
 
-__all__ = ["PcmDecoder", "RawFormat", "in_range", "read_length", "standard_input", "to_float"]
+__all__ = [
+    "PcmDecoder",
+    "RawFormat",
+    "from_float",
+    "in_range",
+    "read_length",
+    "standard_input",
+    "to_float",
+]
 
 Samples = NDArray[np.float32]
 
@@ -90,11 +98,12 @@ class PcmDecoder:
         self._is_begun = False
 
     def read(self) -> Samples:
-        """Next samples, (n, channels)."""
+        """Next samples, (n, channels): of a pipe, those that have come."""
         wanted = read_length(self.channels) * self._frame_bytes
         if self._bytes_left is not None:
             wanted = min(wanted, self._bytes_left // self._frame_bytes * self._frame_bytes)
-        data = self._read_bytes(wanted)
+        data = self._stream.read(wanted) or b""
+        data += self._read_bytes(-len(data) % self._frame_bytes)
         whole = len(data) // self._frame_bytes * self._frame_bytes
         if self._bytes_left is not None:
             self._bytes_left -= len(data)
@@ -180,6 +189,26 @@ def to_float(samples: NDArray[Any]) -> Samples:
         return np.ascontiguousarray(samples, dtype=np.float32)
     centred = samples.astype(np.float32) - (128 if kind == "u" else 0)
     return np.ascontiguousarray(centred * np.float32(0.5 ** (bits - 1)))
+
+
+def from_float(samples: NDArray[np.floating], encoding: str) -> bytes:
+    """Samples as the bytes of an encoding, interleaved; integers cannot hold any beyond ±1.
+
+    Examples
+    --------
+    >>> np.frombuffer(from_float(np.array([0.5, -1.0, 2.0]), "s16le"), "<i2").tolist()
+    [16384, -32768, 32767]
+    """
+    kind, bits = encoding[0], 8 * _BYTES[encoding]
+    if kind == "f":
+        return samples.astype(f"<f{bits // 8}").tobytes()
+    full = 2.0 ** (bits - 1)
+    whole = np.clip(np.rint(samples.astype(np.float64) * full), -full, full - 1)
+    if kind == "u":
+        return (whole + full).astype(np.uint8).tobytes()
+    if bits == 24:
+        return whole.astype("<i4").reshape(-1, 1).view(np.uint8)[:, :3].tobytes()
+    return whole.astype(f"<i{bits // 8}").tobytes()
 
 
 def in_range(samples: NDArray[Any]) -> tuple[NDArray[Any], int]:

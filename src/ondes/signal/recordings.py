@@ -250,8 +250,8 @@ def open_blocks(
     sr : int, optional
         Sampling rate of the blocks, the recording's own if not given.
     block_size : int or None
-        Samples in every block but the last; None gives them as they are decoded. The bits do not
-        depend on it.
+        Samples in every block but the last; None gives them as they are decoded, or come through a
+        pipe. The bits do not depend on it.
     start : int
         First sample to give, counted at `sr`, as if all before it were read and discarded.
     raw : RawFormat, optional
@@ -301,7 +301,7 @@ def open_span(
     start: float = 0.0,
     end: float | None = None,
     sr: int | None = None,
-    block_size: int = 65536,
+    block_size: int | None = 65536,
     raw: RawFormat | None = None,
 ) -> AudioBlocks:
     """Open the span of a recording from one time to another, as `open_blocks` does.
