@@ -214,6 +214,44 @@ def test_commands_without_a_model_use_the_shelf_and_say_so(folder):
     assert soundfile.info(folder / "other.wav").frames == 20000
 
 
+def test_several_recordings_are_denoised_into_a_folder_and_a_bad_one_is_named(folder):
+    for name in ("a/one.wav", "a/two.wav", "b/one.wav", "bad.wav"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes((folder / "mix.wav").read_bytes() if "bad" not in name else b"")
+    done = run(folder, "denoise", "a", "bad.wav", "mi*.wav", "-o", "clean", "--json", status=3)
+    found = json.loads(done.stdout)
+    files = [each["file"] for each in found["recordings"]]
+    assert files == [f"clean/{name}-denoised.wav" for name in ("one", "two", "mix")]
+    assert (found["n_files"], found["n_failed"]) == (4, 1)
+    assert found["failures"][0]["file"] == "bad.wav"
+    assert sum("bad.wav" in line for line in done.stderr.splitlines()) == 1
+    run(folder, "denoise", "mix.wav", "-o", "alone.wav")
+    alone, _ = soundfile.read(folder / "alone.wav")
+    assert all(np.array_equal(soundfile.read(folder / file)[0], alone) for file in files)
+    run(folder, "denoise", "mix.wav", "-o", "slash/")
+    run(folder, "denoise", "b", "-o", "slash")
+    assert sorted(file.name for file in (folder / "slash").iterdir()) == [
+        "mix-denoised.wav",
+        "one-denoised.wav",
+    ]
+    (line,) = run(folder, "denoise", "bad.wav", "-o", "new/", status=1).stderr.splitlines()[1:]
+    assert "bad.wav" in line
+    assert not (folder / "new").exists()
+
+
+def test_two_recordings_never_become_one_file(folder):
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        (folder / name / "mix.wav").write_bytes((folder / "mix.wav").read_bytes())
+    done = run(folder, "denoise", "a", "b", "-o", "clean", status=2)
+    assert "clean/mix-denoised.wav" in done.stderr
+    assert not (folder / "clean").exists()
+    ondes.learn(np.ones(8000, np.float32), 1, sr=8000).save(folder / "speech.ondes")
+    done = run(folder, "denoise", "a", "-d", "speech.ondes", "-o", "x", status=1)
+    (line,) = done.stderr.splitlines()
+    assert "called 'speech'" in line
+
+
 def test_the_models_are_listed_and_a_wrong_name_names_them(folder):
     listed = json.loads(run(folder, "models", "--json").stdout)["models"]
     assert listed == {name: list(from_shelf(name).names) for name in SHELF}

@@ -7,15 +7,16 @@ import math
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ondes.cli import options, terminal
+from ondes.cli.destinations import failure_of, make_folder
 from ondes.cli.models import as_model, check_discovery, discover, load_models
-from ondes.errors import FileError, printable
+from ondes.errors import printable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -133,7 +134,7 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
 
     def finish_one() -> None:
         track, is_written = unfinished.popleft()
-        with _reported(track["track"], failures):
+        with failure_of(track["track"], failures):
             is_written.result()
             tracks.append(track)
 
@@ -141,7 +142,7 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     is_interrupted = False
     with terminal.warnings_shown_by(), ThreadPoolExecutor(1, "ondes-finish") as pool:
         for path, files in targets.items():
-            with _reported(path, failures):
+            with failure_of(path, failures):
                 track, written, is_interrupted = _separate_one(
                     path, sources, files, given, compute, pool
                 )
@@ -165,19 +166,6 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     if failures:
         return terminal.SOME_FAILED if tracks else terminal.FAILED
     return terminal.DONE
-
-
-@contextlib.contextmanager
-def _reported(path: Location, failures: list[FileError]) -> Iterator[None]:
-    """Say what is wrong with a recording, and go on with the next one."""
-    try:
-        yield
-    except (FileError, ValueError) as error:
-        named = error
-        if not isinstance(named, FileError):
-            named = FileError(path, str(error).rstrip("."))
-        terminal.complain(str(named))
-        failures.append(named)
 
 
 def _check_adaptation(names: Sequence[str], given: dict[str, Any]) -> None:
@@ -328,7 +316,7 @@ def _separate_one(
                         if is_streamed:
                             writers[name] = StreamWriter(file, *facts, raw=given["raw"])
                         else:
-                            _make_folder(file, stack)
+                            make_folder(file, stack)
                             writers[name] = AudioWriter(file, *facts, force=given["force"])
                         stack.enter_context(writers[name])
                 # All stems, or none, have the block; a stream has one, and may wait for its reader.
@@ -377,20 +365,3 @@ def _hint_at_a_room(path: Location, samples: Any, sr: int) -> None:
             f"{printable(path.name)}: the channels differ in phase as those of microphones in a "
             "room do; --spatial room may separate better."
         )
-
-
-def _make_folder(file: Path, stack: contextlib.ExitStack) -> None:
-    """Make the folder of a file, and remove it at the end where it is still empty."""
-    folder = file.parent
-    missing = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
-
-    def remove_if_empty() -> None:
-        with contextlib.suppress(OSError):
-            for each in missing:
-                each.rmdir()
-
-    stack.callback(remove_if_empty)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(file, f"cannot be written ({error.strerror or error})") from error

@@ -22,6 +22,7 @@ from ondes.nmf.encoding import Compute
 from ondes.nmf.learner import DictionaryLearner
 from ondes.separation.separator import BLOCK_SIZE, Separator, StemBlocks
 from ondes.signal.audio_settings import AudioSettings, is_active, loudest_of
+from ondes.signal.locations import Location
 from ondes.signal.pcm import in_range
 from ondes.signal.recordings import RawFormat, open_span
 from ondes.signal.stft import Stft
@@ -172,7 +173,7 @@ class Denoiser:
 
 
 def denoise_file(
-    path: str | Path | BinaryIO,
+    path: str | Location | BinaryIO,
     *,
     noise: Span | str | Path | list[Span | str | Path] | None = None,
     speech: Dictionary | TrainedSeparator | None = None,
@@ -187,7 +188,7 @@ def denoise_file(
 
     Parameters
     ----------
-    path : str, Path or binary stream
+    path : str, Path, RemotePath, Span or binary stream
     noise : tuple of two float, str or Path, or list of these
         Where only the noise is heard, from one second to another, or a recording of the noise; at
         most the first five minutes of each are used.
@@ -247,7 +248,7 @@ class DenoisedBlocks:
 
 
 def _example(
-    path: str | Path | BinaryIO, noise: Span | str | Path, raw: RawFormat | None
+    path: str | Location | BinaryIO, noise: Span | str | Path, raw: RawFormat | None
 ) -> tuple[Samples, int]:
     """The samples of an example of the noise, and their sampling rate."""
     if isinstance(noise, (str, Path)):
@@ -310,14 +311,7 @@ def _model(
 ) -> Model:
     """What separates speech from the noise of some examples, or from any noise without them."""
     if not examples:
-        known_already = from_shelf("denoise") if speech is None else speech
-        if not isinstance(known_already, TrainedSeparator) or SPEECH not in known_already.names:
-            raise ValueError(
-                "Without an example of the noise, the model must be a separator from `ondes train` "
-                "of which one source is called 'speech'; give an example with --noise, or leave "
-                "out the model."
-            )
-        return known_already
+        return from_shelf("denoise") if speech is None else check_separator(speech)
     if isinstance(speech, TrainedSeparator):
         raise ValueError(
             "A trained separator needs no example of the noise; leave out --noise, or give a "
@@ -342,6 +336,17 @@ def _model(
     both = known.with_source(rows, NOISE)
     # Without sparsity the noise explains all that it can, and speech only the rest.
     return replace(both, sparsity_weights=(both.source_of == 0).astype(float))
+
+
+def check_separator(model: Dictionary | TrainedSeparator) -> TrainedSeparator:
+    """The model, if it tells speech from noise without an example."""
+    if not isinstance(model, TrainedSeparator) or SPEECH not in model.names:
+        raise ValueError(
+            "Without an example of the noise, the model must be a separator from `ondes train` of "
+            "which one source is called 'speech'; give an example with --noise, or leave out the "
+            "model."
+        )
+    return model
 
 
 def _frames(

@@ -183,7 +183,7 @@ class StereoFrames(MaskedFrames):
         if not is_stereo or not 2 <= len(masks) <= MOST_IN_STEREO:
             return super()._images(masks)
         if self._is_live:
-            return self._live_images(frames, masks)
+            return self._live_images(masks)
         if self._late is not None:
             masks = self._join([self._late, masks], 1)
         n_frames = masks.shape[1] if is_last else masks.shape[1] // self._block * self._block
@@ -195,19 +195,19 @@ class StereoFrames(MaskedFrames):
             self._filter.learn(frames_at(rows)[..., :n_known], masks[:, rows, :n_known])
             places.append(self._filter.covariances)
 
-        return self._placed(frames, masks, n_frames, blocks, places)
+        return self._placed(frames_at, masks, n_frames, blocks, places)
 
-    def _live_images(self, frames: Any, masks: Any) -> Images:
-        """Images of all frames, by what the blocks before theirs have taught."""
+    def _live_images(self, masks: Any) -> Images:
+        """Images of all frames, by what was found in the blocks before theirs."""
         n_frames, n_known = masks.shape[1], min(self._n_known, self._n_bins)
-        self._waiting = frames[n_frames:]
+        frames_at = self._next_frames(n_frames)
         first, blocks, places = 0, [], []
         while first < n_frames:
             n_heard = 0 if self._heard is None else len(self._heard[0])
             rows = slice(first, min(n_frames, first + self._block - n_heard))
             blocks.append(rows)
             places.append(self._filter.covariances)
-            now = frames[rows][..., :n_known], masks[:, rows, :n_known]
+            now = frames_at(rows)[..., :n_known], masks[:, rows, :n_known]
             if self._heard is not None:
                 before = self._heard
                 now = self._join([before[0], now[0]]), self._join([before[1], now[1]], 1)
@@ -216,10 +216,15 @@ class StereoFrames(MaskedFrames):
                 self._filter.learn(*now)
                 self._heard = None
             first = rows.stop
-        return self._placed(frames, masks, n_frames, blocks, places)
+        return self._placed(frames_at, masks, n_frames, blocks, places)
 
     def _placed(
-        self, frames: Any, masks: Any, n_frames: int, blocks: list[slice], places: list[Any]
+        self,
+        frames_at: Callable[[slice], Any],
+        masks: Any,
+        n_frames: int,
+        blocks: list[slice],
+        places: list[Any],
     ) -> Images:
         """Images of rows in blocks, each with covariances of its own."""
 
