@@ -169,41 +169,41 @@ def speech(pools: Pools) -> None:
         spoken.setdefault(name, []).append(path)
     pieces = []
     for name in ("fr", "ro", "ru", "ca", "bg", "es"):
-        pieces += pools.collect(spoken[name], 480, 20 if name == "fr" else 28)
+        pieces += pools.collect(spoken[name], 760, 20 if name == "fr" else 28)
     for pattern, code, seconds in (
-        ("ktuberling-data/usr/share/ktuberling/sounds/*/*.*", r"sounds/([^/]+)/", 600),
-        ("klettres-data/**/*.ogg", r"klettres/([^/]+)/", 300),
+        ("ktuberling-data/usr/share/ktuberling/sounds/*/*.*", r"sounds/([^/]+)/", 1400),
+        ("klettres-data/**/*.ogg", r"klettres/([^/]+)/", 600),
     ):
         paths = [each for each in pools.find(pattern) if language(each, code) not in LEFT_OUT]
         audio = [each for each in paths if each.suffix in {".ogg", ".wav", ".opus"}]
         pieces += pools.collect(audio, seconds, 28)
-    pieces += pools.collect(pools.find("fillets-ng-data-cs/**/cs/*.ogg"), 700, 25)
+    pieces += pools.collect(pools.find("fillets-ng-data-cs/**/cs/*.ogg"), 1000, 25)
     voices = pools.find("hedgewars-data/**/voices/*/*.ogg")
     plain = [path for path in voices if not re.search("Singer|Robot", str(path))]
-    pieces += pools.collect(plain, 240, 25)
-    pieces += pools.collect(pools.listed("speech_ru_train.txt"), 900)
+    pieces += pools.collect(plain, 360, 25)
+    pieces += pools.collect(pools.listed("speech_ru_train.txt"), 1200)
     english = (pools.recordings / "speech/asterisk_en").glob("*.flac")
-    pieces += pools.collect((path for path in english if not NO_SPEECH.match(path.name)), 1000)
-    pools.write("speech", pools.shuffled(pieces), 24)
+    pieces += pools.collect((path for path in english if not NO_SPEECH.match(path.name)), 1400)
+    pools.write("speech", pools.shuffled(pieces), 16)
     pools.write("speech_held", pools.collect(spoken["be"], 170, 25), 24)
 
 
 def music(pools: Pools) -> None:
     parts: list[tuple[Path, float, float]] = []  # file, start and length in seconds
-    parts += [(path, 5, 110) for path in pools.listed("wesnoth_train.txt")]
+    parts += [(path, 5, 150) for path in pools.listed("wesnoth_train.txt")]
     albums = pools.find("warzone2100-music/**/*.opus")
     for path in albums[:-3]:
         length = soundfile.info(path).duration
-        parts += [(path, length * (third + 0.25) / 3, 42) for third in range(3)]
+        parts += [(path, length * (part + 0.25) / 4, 38) for part in range(4)]
     for pattern, start, length in (
-        ("supertuxkart-data/**/data/music/*.ogg", 4, 34),
-        ("hedgewars-data/**/Data/Music/*.ogg", 4, 28),
-        ("fretsonfire-songs-sectoid/**/song.ogg", 20, 60),
+        ("supertuxkart-data/**/data/music/*.ogg", 4, 40),
+        ("hedgewars-data/**/Data/Music/*.ogg", 4, 34),
+        ("fretsonfire-songs-sectoid/**/song.ogg", 20, 100),
     ):
         parts += [(path, start, length) for path in pools.find(pattern)]
     with ThreadPoolExecutor(2) as pool:
         pieces = list(pool.map(lambda part: levelled(read(*part)), parts))
-    pools.write("music", pools.shuffled([each for each in pieces if len(each) > SR]), 24)
+    pools.write("music", pools.shuffled([each for each in pieces if len(each) > SR]), 19)
     held = [(path, 40, 14) for path in pools.listed("wesnoth_heldout.txt")]
     held += [(path, 60, 24) for path in albums[-3:]]
     pools.write("music_held", [levelled(read(*part)) for part in held], 28)

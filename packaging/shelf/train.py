@@ -517,7 +517,9 @@ def main():
     a.add_argument("--limit", type=int)
     a.add_argument("--parts", default=".32,.28,.25,.05,.05,.03,.02")
     a.add_argument("--warm", type=int, default=200)
-    a.add_argument("--plain", action="store_true")
+    a.add_argument(
+        "--steady", type=float, default=0.5, help="share of the time before the rate falls"
+    )
     g = a.parse_args()
     begin = time.time()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -583,11 +585,9 @@ def main():
         share = (time.time() - start) / g.seconds if not g.limit else step / g.limit
         if share >= 1:
             break
-        rate = (
-            g.rate
-            * min(1, (step + 1) / g.warm)
-            * (min(1.0, 2 * (1 - share)) if share > 0.5 else 1.0) ** 1.0
-        )
+        rate = g.rate * min(1, (step + 1) / g.warm)
+        if share > g.steady:
+            rate *= (1 - share) / (1 - g.steady)
         adam.param_groups[0]["lr"] = rate
         with torch.no_grad():
             S = merged(sounds.again(parts) if step % 2 else sounds.draw(parts), names)
