@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import select
@@ -10,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 
 import numpy as np
@@ -220,17 +222,24 @@ def test_a_reader_that_stops_reading_ends_it_though_the_writer_waits(models, com
     assert "standard output: was closed by its reader after" in line
 
 
+def held(pipe):
+    """How many bytes a pipe holds."""
+    found = bytearray(4)
+    fcntl.ioctl(pipe, termios.FIONREAD, found)
+    return int.from_bytes(found, sys.byteorder)
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_signal_while_the_reader_stalls_ends_it(models, command, number):
     raw = ["--raw", f"{SR}:1:s16le"]
     with piped(arguments(command, models, "-", "-", *raw)) as process:
         os.set_blocking(process.stdin.fileno(), False)
-        sound, n_written = tones(0, 60).tobytes(), 0
+        sound = tones(0, 60).tobytes()
         until = time.monotonic() + PATIENCE_S
-        # Both pipes hold 64 KiB: once it took more, and takes no more, it waits for its reader.
-        while select.select([], [process.stdin], [], 0.5)[1] or n_written <= 2**17:
-            n_written += process.stdin.write(sound[:4096]) or 0
+        # Pipes hold 64 KiB: once something has come out, and no more goes in, it waits.
+        while select.select([], [process.stdin], [], 0.5)[1] or held(process.stdout) < 2**15:
+            process.stdin.write(sound[:4096])
             assert time.monotonic() < until
         process.send_signal(number)
         assert process.wait(PATIENCE_S) == 130
