@@ -202,7 +202,7 @@ def test_an_online_pass_is_the_one_in_plain_loops(backend, beta, r, sparsity):
     frames, first = spectrogram(n_frames=9, n_bins=6, n_components=2, seed=3), unit_rows(3, 6)
     options = {"beta_loss": beta, "sparsity": sparsity, "init": first, "backend": backend}
     options |= {"solver": ondes.Solver(4, 0.5, (), 0.0), "dictionary_exponent": 0.5}
-    options |= {"batch_size": 4, "n_passes": 1, "shuffle": False}
+    options |= {"batch_size": 4, "n_passes": 1, "shuffle": False, "weighting": "equal"}
     model = ondes.OnlineNMF(3, forgetting=ondes.PerPass(r), **options).fit(frames)
     loops = {"batch_size": 4, "r": r, "n_steps": 4, "theta": 0.5, "sparsity": sparsity}
     expected = loop_online(frames.tolist(), first.tolist(), beta=beta, **loops)
@@ -500,16 +500,19 @@ def test_warm_restarts_fixed_rows_and_background(backend):
 
 
 @pytest.mark.parametrize("beta", BETAS)
-def test_score_is_minus_the_mean_divergence_per_bin_of_levelled_frames(beta):
+@pytest.mark.parametrize("weighting", ["equal", "level"])
+def test_score_is_minus_the_mean_divergence_per_bin(beta, weighting):
+    """Of levelled frames where all weigh alike, else of the frames as they are."""
     frames = spectrogram()
-    model = learned(frames, beta_loss=beta)
+    model = learned(frames, beta_loss=beta, weighting=weighting)
     level = frames.mean(axis=1, keepdims=True)
     rebuilt = model.inverse_transform(model.transform(frames)) / level + EPSILON
     each = [
         loop_divergence(v, y, beta) / 33
         for v, y in zip(frames / level + EPSILON, rebuilt, strict=True)
     ]
-    np.testing.assert_allclose(model.score_samples(frames), -np.array(each), rtol=1e-6)
+    expected = -np.array(each) * (level[:, 0] ** beta if weighting == "level" else 1)
+    np.testing.assert_allclose(model.score_samples(frames), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("beta", BETAS)

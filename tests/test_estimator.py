@@ -24,7 +24,7 @@ import ondes
         ondes.OnlineNMF(),
         ondes.OnlineNMF(backend="reference"),
         ondes.OnlineNMF(init="random", restarts="warm", penalty=ondes.GroupLog(0.1)),
-        ondes.OnlineNMF.paper(n_passes=2, batch_size=10),
+        ondes.OnlineNMF.paper(n_passes=2, batch_size=50),
     ]
 )
 def test_every_scikit_learn_check(estimator, check):
@@ -407,7 +407,6 @@ def test_a_state_must_fit_the_parameters(settings, words):
 
 BAD_FRAMES = {
     "negative": (-np.ones((5, 4)), "Negative values in data"),
-    "nan": (np.full((5, 4), np.nan), "contains NaN"),
     "infinite": (np.full((5, 4), np.inf), "contains infinity"),
     "other bins": (np.ones((5, 7)), "X has 7 features, but OnlineNMF is expecting 4 features"),
     "empty": (np.empty((0, 4)), r"0 sample\(s\)"),
@@ -584,9 +583,3 @@ def test_small_integers_are_numbers_like_others():
         ondes.OnlineNMF(batch_size=2**63).fit(frames)
     with pytest.raises(TypeError, match="n_jobs=inf must be a whole number"):
         ondes.OnlineNMF(n_jobs=np.inf).fit(frames)
-
-
-def test_masked_entries_are_refused():
-    masked = np.ma.masked_greater(spectrogram(), 1.0)
-    with pytest.raises(ValueError, match="masked entries"):
-        ondes.OnlineNMF(2).fit(masked)

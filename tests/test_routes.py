@@ -52,6 +52,8 @@ BASE: dict[str, Any] = {
 VALUES: dict[str, list[dict[str, Any]]] = {
     "n_components": [{"n_components": 2}],
     "beta_loss": [{"beta_loss": "kullback-leibler"}, {"beta_loss": 1.5}],
+    "weighting": [{"weighting": "equal", "beta_loss": 1}, {"weighting": "level", "beta_loss": 1}],
+    "feature_weight": [{"feature_weight": np.linspace(0, 2, 9)}],
     "sparsity": [{"sparsity": 0.5}],
     "batch_size": [{"batch_size": 30}, {"batch_size": None}],
     "n_passes": [{"n_passes": 2}, {"n_passes": None}],
@@ -143,7 +145,7 @@ def torch_fit(settings: dict[str, Any], frames: Any) -> OnlineNMF:
 
 def learn(settings: dict[str, Any], recordings: Any, **how: Any) -> OnlineNMF:
     plain = {"forgetting": None, "beta_loss": "itakura-saito", "sparsity": 0.0, "init": "auto"}
-    plain["forgetting"] = ondes.GrowingMemory()
+    plain |= {"forgetting": ondes.GrowingMemory(), "weighting": "level"}
     frames = {"sr": SR, "n_fft": 16, "hop_length": 8, "fmax": SR / 2, "top_db": None}
     model = {"spectrum": "power", **plain, **settings}
     dictionary = ondes.learn(recordings, **frames, **model, **how)

@@ -31,7 +31,7 @@ Settings = dict[str, Any]
 # 240 ms, which is a whole number of samples without large prime factors at all common rates; so is
 # the hop, a quarter of it.
 LONG_FRAMES, RATE_OF_FRAMES = Stft(3840, 960), 16000
-FRAMES: Settings = {"window": "hann", "top_db": 60.0}
+FRAMES: Settings = {"window": "hann", "top_db": 60.0, "weighting": "equal"}
 PRESETS: dict[str, Settings] = {
     # What separated real recordings best: see docs/results/separation.md.
     "separation": {

@@ -96,7 +96,8 @@ def read_document(path: str | Path) -> dict[str, Any]:
 def model_of(path: str | Path, document: dict[str, Any]) -> Model:
     """The model in a document; FileError where there is no valid one."""
     try:
-        estimator = DictionaryLearner(**document["parameters"])
+        # Files of before `weighting` came have frames that count alike.
+        estimator = DictionaryLearner(**{"weighting": "equal"} | document["parameters"])
         if estimator.backend == "torch":  # a choice of the machine that saved it
             estimator.set_params(backend="auto", device=None, precision=None)
         for solver in (estimator.settings.solver, estimator.settings.transform_solver):

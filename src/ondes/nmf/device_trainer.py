@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from ondes.nmf.backends import tensors
 from ondes.nmf.backends import torch as backend
 from ondes.nmf.backends.devices import Tensor, memory_errors, ready, torch, widest
 from ondes.nmf.dictionary_update import update
-from ondes.nmf.divergence import Array
+from ondes.nmf.divergence import FRAME_WEIGHTS, Array
 from ondes.nmf.settings import Settings
 from ondes.nmf.statistics import Statistics, Trained
 from ondes.rebatch import slices
@@ -65,9 +66,10 @@ class DeviceTrainer:
         if self._problem.background is not None:
             row, self._background_mean = backend.background_row(self._problem)
             self._background = torch.tensor(row, dtype=dtype, device=self.device)
-        self._graphs: dict[tuple[int, int], _Graph] = {}
-        self._n_met: dict[tuple[int, int], int] = {}
-        self._n_remembered, self._divergence, self.n_frames_seen = 0.0, 0.0, 0
+        self._graphs: dict[tuple[int, int, bool], _Graph] = {}
+        self._n_met: dict[tuple[int, int, bool], int] = {}
+        self._n_remembered, self._divergence = 0.0, 0.0
+        self.n_frames_seen: float = 0
 
     def serves(self, settings: Settings, n_bins: int, dtype: torch.dtype) -> bool:
         """Whether this trainer would be made for these arguments."""
@@ -76,7 +78,7 @@ class DeviceTrainer:
 
     # ---- from the host and back ----
 
-    def load(self, components: Array, statistics: Statistics, n_frames_seen: int) -> None:
+    def load(self, components: Array, statistics: Statistics, n_frames_seen: float) -> None:
         """Go on from here."""
         parts = np.stack([components, statistics.numerator, statistics.denominator])
         self._state.copy_(torch.from_numpy(parts).to(self._wide))
@@ -98,12 +100,16 @@ class DeviceTrainer:
         self,
         frames: Tensor | Array,
         order: NDArray[np.intp] | None = None,
-        n_frames_in_set: int | None = None,
+        n_frames_in_set: float | None = None,
+        sample_weight: Array | None = None,
     ) -> Trained:
-        """One update per `batch_size` frames, as `OnlineNMF.partial_fit` makes them."""
+        """One update per `batch_size` frames, as `OnlineNMF.partial_fit` makes them.
+
+        The weights are those of the frames in this order.
+        """
         with memory_errors(self.device):
             if isinstance(frames, Tensor):
-                return self._train(frames, order, n_frames_in_set)
+                return self._train(frames, order, n_frames_in_set, sample_weight)
             if order is None:
                 order = np.arange(len(frames))
             size = self._settings.batch_size or len(order)
@@ -113,54 +119,83 @@ class DeviceTrainer:
                     tensors.upload(np.ascontiguousarray(frames[order[rows]]), self.device),
                     None,
                     n_frames_in_set,
+                    None if sample_weight is None else sample_weight[rows],
                 )
                 for rows in slices(len(order), span)
             ]
             return Trained(*(sum(each) for each in zip(*parts, strict=True)))
 
     def _train(
-        self, frames: Tensor, order: NDArray[np.intp] | None, n_frames_in_set: int | None
+        self,
+        frames: Tensor,
+        order: NDArray[np.intp] | None,
+        n_frames_in_set: float | None,
+        sample_weight: Array | None,
     ) -> Trained:
-        level = tensors.levels(frames, self._problem.background)
-        rows, sizes = self._batches(level, order)
+        problem = self._problem
+        bins, exponent = problem.feature_weight, problem.level_exponent
+        level = tensors.levels(frames, problem.background, bins)
+        rows, sizes, counts = self._batches(level, order, sample_weight)
+        n_learned = [float(n) for n in sizes]
+        if counts is not None:
+            ends = np.cumsum(sizes)[:-1]
+            n_learned = [float(each.sum()) for each in np.split(counts, ends)]
         factors = []
-        for n in sizes:
+        for n in n_learned:
             n_past = self.n_frames_seen + self._settings.prior_frames
-            factors.append(self._settings.forgetting.factor(n_past, float(n), n_frames_in_set))
-            self.n_frames_seen += n
+            factors.append(self._settings.forgetting.factor(n_past, n, n_frames_in_set))
+            n_seen = self.n_frames_seen + n
+            self.n_frames_seen = int(n_seen) if n_seen.is_integer() else n_seen
         fading = torch.tensor(factors, dtype=self._wide, device=self.device)
+        has_weights = bins is not None or tensors.has_missing(cast(Any, frames))
         found, first, done = [], 0, 0
         for n_batches in self._chunks(sizes):
             several = slice(done, done + n_batches)
             last = first + sum(sizes[several])
             taken = slice(first, last) if rows is None else rows[first:last]
-            values = tensors.levelled(frames[taken], level[taken])
+            given, levels = frames[taken], level[taken]
+            values, weights, frame_weights = tensors.levelled(given, levels), None, None
+            if has_weights:
+                weights = tensors.entry_weights(given, bins)
+                values = values.nan_to_num(nan=1.0)
+            if exponent:
+                frame_weights = (levels**exponent).clamp(*FRAME_WEIGHTS)
+            if counts is not None:
+                each = torch.tensor(counts[first:last], dtype=self._wide, device=self.device)
+                frame_weights = each if frame_weights is None else frame_weights * each
             known = None
             if self._background is not None:
-                known = (self._background_mean / level[taken]).to(self._dtype)
-            found += self._advance(values, known, fading[several], sizes[several])
+                known = (self._background_mean / levels).to(self._dtype)
+            batches = _Frames(values, known, weights, frame_weights)
+            found += self._advance(batches, fading[several], sizes[several])
             first, done = last, done + n_batches
         divergences = torch.cat(found).tolist() if found else []
-        for factor, n, divergence in zip(factors, sizes, divergences, strict=True):
+        for factor, n, divergence in zip(factors, n_learned, divergences, strict=True):
             self._n_remembered = self._n_remembered * factor + n
             self._divergence = self._divergence * factor + divergence
-        return Trained(float(sum(sizes)), float(sum(divergences)))
+        return Trained(float(sum(n_learned)), float(sum(divergences)))
 
     def _batches(
-        self, level: Tensor, order: NDArray[np.intp] | None
-    ) -> tuple[Tensor | None, list[int]]:
-        """The non-silent frames in order, None for all as they are, and how many each batch has."""
+        self, level: Tensor, order: NDArray[np.intp] | None, sample_weight: Array | None
+    ) -> tuple[Tensor | None, list[int], Array | None]:
+        """The frames that count in order, how many each batch has, and the weights of all.
+
+        The frames are None where they are all as they are.
+        """
         is_active = level > 0
         n_frames = len(level) if order is None else len(order)
         size = self._settings.batch_size or n_frames
-        if bool(is_active.all()):
+        has_weight = sample_weight is None or bool((sample_weight > 0).all())
+        if has_weight and bool(is_active.all()):
             sizes = [rows.stop - rows.start for rows in slices(n_frames, size)]
-            return None if order is None else torch.from_numpy(order).to(self.device), sizes
+            taken = None if order is None else torch.from_numpy(order).to(self.device)
+            return taken, sizes, sample_weight
         active = is_active.cpu().numpy()
         order = np.arange(n_frames) if order is None else order
-        counts = [int(active[order[rows]].sum()) for rows in slices(n_frames, size)]
-        rows = torch.tensor(order[active[order]], device=self.device)
-        return rows, [n for n in counts if n]
+        counts = active[order] if sample_weight is None else active[order] & (sample_weight > 0)
+        sizes = [int(counts[rows].sum()) for rows in slices(n_frames, size)]
+        left = None if sample_weight is None else sample_weight[counts]
+        return torch.tensor(order[counts], device=self.device), [n for n in sizes if n], left
 
     def _chunks(self, sizes: list[int]) -> list[int]:
         """How many batches are put in order at a time."""
@@ -169,9 +204,7 @@ class DeviceTrainer:
         n = max(REPEATS, CHUNK // (self._state.shape[2] * max(sizes)) // REPEATS * REPEATS)
         return [rows.stop - rows.start for rows in slices(len(sizes), n)]
 
-    def _advance(
-        self, values: Tensor, known: Tensor | None, factors: Tensor, sizes: list[int]
-    ) -> list[Tensor]:
+    def _advance(self, frames: _Frames, factors: Tensor, sizes: list[int]) -> list[Tensor]:
         """One update per batch; returns the divergences, as tensors of several each."""
         found, first, done = [], 0, 0
         for n, group in itertools.groupby(sizes):
@@ -179,83 +212,84 @@ class DeviceTrainer:
             while n_left:
                 repeats = REPEATS if n_left >= REPEATS else 1
                 rows, several = slice(first, first + repeats * n), slice(done, done + repeats)
-                given = values[rows], None if known is None else known[rows], factors[several]
-                found.append(self._several(*given))
+                found.append(self._several(frames.part(rows), factors[several]))
                 first, done, n_left = rows.stop, several.stop, n_left - repeats
         return found
 
-    def _several(self, values: Tensor, known: Tensor | None, factors: Tensor) -> Tensor:
-        shape = len(values), len(factors)
+    def _several(self, frames: _Frames, factors: Tensor) -> Tensor:
+        shape = len(frames.values), len(factors), frames.weights is not None
         if shape not in self._graphs:
             # A graph pays where a size recurs; silent frames make batches of many sizes.
             self._n_met[shape] = self._n_met.get(shape, 0) + 1
-            if self._n_met[shape] < 2 or not self._is_recordable(values):
-                return self._update(values, known, factors)
-            self._graphs[shape] = self._record(values, known, factors)
+            if self._n_met[shape] < 2 or not self._is_recordable(frames):
+                return self._update(frames, factors)
+            self._graphs[shape] = self._record(frames, factors)
         graph = self._graphs[shape]
-        graph.values.copy_(values)
-        graph.factors.copy_(factors)
-        if graph.known is not None and known is not None:
-            graph.known.copy_(known)
+        for kept, now in zip((*graph.frames, graph.factors), (*frames, factors), strict=True):
+            if kept is not None and now is not None:
+                kept.copy_(now)
         graph.graph.replay()
         return graph.divergences.clone()
 
-    def _is_recordable(self, values: Tensor) -> bool:
+    def _is_recordable(self, frames: _Frames) -> bool:
         """Whether an update never needs the host: the plain solve may, with a tol or a penalty."""
         is_simple = self._problem.penalty is None and self._problem.solver.tol == 0
-        is_fused = backend.is_fused(self._problem, values)
+        is_fused = frames.weights is None and backend.is_fused(self._problem, frames.values)
         return self.device.type == "cuda" and (is_simple or is_fused)
 
-    def _record(self, values: Tensor, known: Tensor | None, factors: Tensor) -> _Graph:
-        known = None if known is None else known.clone()
-        given = values.clone(), known, factors.clone()
+    def _record(self, frames: _Frames, factors: Tensor) -> _Graph:
+        given = frames.map(torch.clone)
+        factors = factors.clone()
         before = self._state.clone()
         other = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         other.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(other):  # kernels are compiled here, which cannot be recorded
-            self._update(*given)
+            self._update(given, factors)
         torch.cuda.current_stream(self.device).wait_stream(other)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            divergences = self._update(*given)
+            divergences = self._update(given, factors)
         self._state.copy_(before)
-        return _Graph(graph, *given, divergences)
+        return _Graph(graph, given, factors, divergences)
 
-    def _update(self, values: Tensor, known: Tensor | None, factors: Tensor) -> Tensor:
+    def _update(self, frames: _Frames, factors: Tensor) -> Tensor:
         """As many updates as there are factors, of as many frames each; their divergences."""
-        several = slices(len(values), len(values) // len(factors))
-        is_fused = backend.is_fused(self._problem, values)
+        several = slices(len(frames.values), len(frames.values) // len(factors))
+        is_even = frames.weights is None and frames.frame_weights is None
+        is_fused = is_even and backend.is_fused(self._problem, frames.values)
         update_by = self._update_fused if is_fused else self._update_plainly
         return torch.cat(
             [
-                update_by(values[rows], None if known is None else known[rows], factor)
+                update_by(frames.part(rows), factor)
                 for rows, factor in zip(several, torch.split(factors, 1), strict=True)
             ]
         )
 
-    def _update_fused(self, values: Tensor, known: Tensor | None, factor: Tensor) -> Tensor:
+    def _update_fused(self, frames: _Frames, factor: Tensor) -> Tensor:
         from ondes.nmf.backends import fused
 
         return fused.learn(
-            values,
+            frames.values,
             self._state,
             factor,
             self._problem,
             exponent=self._settings.dictionary_exponent,
             n_fixed=self._settings.n_fixed,
             background=self._background,
-            background_activation=known,
+            background_activation=frames.known,
             precision=self._settings.compute.precision or "tf32",
         )
 
-    def _update_plainly(self, values: Tensor, known: Tensor | None, factor: Tensor) -> Tensor:
+    def _update_plainly(self, frames: _Frames, factor: Tensor) -> Tensor:
         settings, (dictionary, above, below) = self._settings, self._state
         _, sums = backend.solve(
-            values,
+            frames.values,
             dictionary,
             self._problem,
             background=self._background,
-            background_activation=known,
+            background_activation=frames.known,
+            weights=frames.weights,
+            frame_weights=frames.frame_weights,
             precision=settings.compute.precision or "tf32",
             with_sums=True,
         )
@@ -291,12 +325,29 @@ def trainer_for(
     return before if before is not None and is_same else DeviceTrainer(*arguments)
 
 
+class _Frames(NamedTuple):
+    """Levelled frames, the background's activation in each, and their weights."""
+
+    values: Tensor
+    known: Tensor | None
+    weights: Tensor | None
+    frame_weights: Tensor | None
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> _Frames:
+        """All of them changed, but those that are None."""
+        rest = (None if each is None else change(each) for each in self[1:])
+        return _Frames(change(self.values), *rest)
+
+    def part(self, rows: slice) -> _Frames:
+        """Some of the frames."""
+        return self.map(lambda each: each[rows])
+
+
 class _Graph(NamedTuple):
     """Recorded updates, with the tensors that they read and write."""
 
     graph: torch.cuda.CUDAGraph
-    values: Tensor
-    known: Tensor | None
+    frames: _Frames
     factors: Tensor
     divergences: Tensor
 

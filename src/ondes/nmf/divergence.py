@@ -3,7 +3,7 @@
 Every frame is divided by its own level, and the noise floor ε is relative to that level. The same
 sound at any volume is then the same problem, float32 is safe, and a frame's floor depends on that
 frame alone. The Itakura-Saito divergence (β = 0) is invariant to scale anyway; with the others it
-makes every frame weigh the same.
+makes every frame weigh the same, unless a frame's weight undoes it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from ondes.nmf.sparse import SparseFrames
 
 Array = NDArray[Any]
 
+FRAME_WEIGHTS = 1e-150, 1e150  # what is summed over frames stays within the range of float64
+
 BETA_LOSSES = {"itakura-saito": 0.0, "kullback-leibler": 1.0, "frobenius": 2.0}
 
 
@@ -31,6 +33,11 @@ class StepTerms(NamedTuple):
     data: Any
     model: Any
     cost: Any
+
+    def times(self, weights: Any) -> StepTerms:
+        """Each bin by its weight."""
+        cost = None if self.cost is None else self.cost * weights
+        return StepTerms(self.data * weights, self.model * weights, cost)
 
 
 @dataclass(frozen=True)
@@ -129,11 +136,21 @@ class LevelledFrames:
     values : array or SparseFrames of shape (n_active, n_bins), float32 or float64, mean near one
     level : array of shape (n_active,), float64; activations times this are in the data's units
     active : boolean array of shape (n_frames,), which of the given frames these are
+    weights : array of shape (n_active, n_bins), of the values' type, or None
+        What each entry counts, in the objective and in all sums; a missing one is 0 and its value
+        is 1. None: all count 1.
+    counts : array of shape (n_active,), float64, or None
+        How many frames each stands for; None is 1.
+    frame_weights : array of shape (n_active,), float64, or None
+        What each frame's terms are multiplied by in sums over frames; None is 1.
     """
 
     values: Any
     level: Array
     active: Array
+    weights: Any = None
+    counts: Any = None
+    frame_weights: Any = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -141,7 +158,36 @@ class LevelledFrames:
     def __getitem__(self, rows: slice | Array) -> LevelledFrames:
         level = self.level[rows]
         everything = np.ones(len(level), dtype=bool)
-        return LevelledFrames(self.values[rows], level, everything)
+        each = (self.weights, self.counts, self.frame_weights)
+        return LevelledFrames(
+            self.values[rows],
+            level,
+            everything,
+            *(None if weights is None else weights[rows] for weights in each),
+        )
+
+    @property
+    def n_frames(self) -> float:
+        """How many frames these stand for."""
+        return float(len(self) if self.counts is None else self.counts.sum())
+
+    @property
+    def totals(self) -> Any:
+        """Σ of the weights of each frame's entries: the number of bins where all count 1."""
+        return self.values.shape[1] if self.weights is None else self.weights.sum(axis=1)
+
+    @property
+    def largest_weight(self) -> float:
+        """Of a frame: what is summed in single precision is divided by it before."""
+        has_any = self.frame_weights is not None and len(self)
+        return float(self.frame_weights.max()) if has_any else 1.0
+
+    @property
+    def relative_weights(self) -> Any:
+        """The frames' weights over the largest, in the type of the values; None where all are 1."""
+        if self.frame_weights is None or not len(self):
+            return None
+        return (self.frame_weights / self.largest_weight).astype(self.values.dtype)
 
     def spread(self, rows: Array) -> Array:
         """One row per given frame, from one per active frame; silent frames get zeros."""
@@ -157,28 +203,83 @@ class LevelledFrames:
         return spread
 
 
-def levels(frames: Array | SparseFrames, background: Array | None = None) -> Array:
-    """The level of each frame: its mean power, plus that of the known background."""
-    sums: Any
+def levels(
+    frames: Array | SparseFrames,
+    background: Array | None = None,
+    feature_weight: Array | None = None,
+) -> Array:
+    """The level of each frame: its mean power, plus that of the known background.
+
+    Bins count by their weights, and missing entries, NaN, not at all.
+    """
     if isinstance(frames, SparseFrames):
-        sums = frames.sums(frames.values)
+        level = frames.sums(frames.values) / frames.shape[1]
     else:
-        sums = np.sum(frames, axis=1, dtype=np.float64)
-    level: Array = sums / frames.shape[1]
+        level = np.sum(frames, axis=1, dtype=np.float64) / frames.shape[1]
+        if feature_weight is not None or np.isnan(level).any():
+            return _weighted_levels(frames, entry_weights(frames, feature_weight), background)
     return level if background is None else level + background.mean()
 
 
-def level_frames(frames: Array | SparseFrames, background: Array | None = None) -> LevelledFrames:
+def entry_weights(frames: Array, feature_weight: Array | None = None) -> Array:
+    """What each entry counts: the weight of its bin, or 0 where it is missing.
+
+    Examples
+    --------
+    >>> entry_weights(np.array([[1.0, np.nan]]), np.array([2.0, 2.0]))
+    array([[2., 0.]])
+    """
+    weights = (~np.isnan(frames)).astype(frames.dtype)
+    if feature_weight is not None:
+        weights *= feature_weight.astype(frames.dtype)
+    return weights
+
+
+def _weighted_levels(frames: Array, weights: Array, background: Array | None) -> Array:
+    totals = weights.sum(axis=1, dtype=np.float64)
+    sums = np.sum(np.where(np.isnan(frames), 0, frames) * weights, axis=1, dtype=np.float64)
+    if background is not None:
+        sums += weights @ background
+    level: Array = np.divide(sums, totals, out=np.zeros(len(frames)), where=totals > 0)
+    return level
+
+
+def level_frames(
+    frames: Array | SparseFrames,
+    background: Array | None = None,
+    feature_weight: Array | None = None,
+    sample_weight: Array | None = None,
+    exponent: float = 0.0,
+) -> LevelledFrames:
     """Divide each frame by its level.
 
-    A frame whose level is zero is silent: there is nothing to explain, and it is left out.
+    A frame whose level is zero is silent: there is nothing to explain, and it is left out, as are
+    frames that count nothing. The terms of a frame are weighed by its level to the power of
+    `exponent`, times its `sample_weight`.
     """
-    level = levels(frames, background)
+    level = levels(frames, background, feature_weight)
     active = level > 0
+    if sample_weight is not None:
+        active &= sample_weight > 0
     if not active.all():
         frames, level = frames[active], level[active]
+    counts = None if sample_weight is None else sample_weight[active]
+    each = counts, _frame_weights(level, counts, exponent)
     if isinstance(frames, SparseFrames):
         shares = np.divide(frames.values, level[frames.rows], dtype=np.float64)
-        return LevelledFrames(frames.with_values(shares.astype(frames.dtype)), level, active)
+        frames = frames.with_values(shares.astype(frames.dtype))
+        return LevelledFrames(frames, level, active, None, *each)
     values = np.divide(frames, level[:, None], dtype=np.float64).astype(frames.dtype)
-    return LevelledFrames(values, level, active)
+    if feature_weight is None and not np.isnan(values.sum()):
+        return LevelledFrames(values, level, active, None, *each)
+    weights = entry_weights(values, feature_weight)
+    values = np.where(np.isnan(values), values.dtype.type(1), values)
+    return LevelledFrames(values, level, active, weights, *each)
+
+
+def _frame_weights(level: Array, counts: Array | None, exponent: float) -> Array | None:
+    if exponent == 0:
+        return counts
+    with np.errstate(over="ignore", under="ignore"):
+        weights: Array = np.clip(level**exponent, *FRAME_WEIGHTS)
+    return weights if counts is None else weights * counts

@@ -135,6 +135,21 @@ class Encoding:
         each = divergences(self.levelled, self.activations, self.problem)
         return self.levelled.spread(each)
 
+    def scores(self) -> Array:
+        """Minus the divergence per bin that is not missing, weighed by the frame's level.
+
+        Shape (n_frames,), zero in silence.
+        """
+        if tensors.is_tensor(self.activations):
+            from ondes.nmf.backends.torch import divergences
+        else:
+            divergences = reference.divergences
+        levelled = self.levelled
+        each: Any = divergences(levelled, self.activations, self.problem) / levelled.totals
+        if levelled.frame_weights is not None:
+            each = each * levelled.frame_weights
+        return levelled.spread(-each)
+
 
 def encode(frames: Array, problem: Problem, compute: Compute | None = None) -> Encoding:
     """Solve for the activations of each frame on its own.
@@ -179,15 +194,26 @@ def encode_blocks(
 
 
 def summarise(
-    frames: Array, problem: Problem, compute: Compute, start: Array | None = None
+    frames: Array,
+    problem: Problem,
+    compute: Compute,
+    start: Array | None = None,
+    sample_weight: Array | None = None,
 ) -> tuple[Encoding, Statistics]:
     """Encode frames, and sum what the dictionary's update needs of them."""
     _check_dictionary(problem)
-    levelled = _level(frames, problem)
+    levelled = _level(frames, problem, sample_weight)
     backend = compute.backend_for(problem, len(frames))
     if start is not None:
         start = start[levelled.active]
-    activations, statistics = backend.summarise(levelled, problem, start, compute.n_threads)
+    activations: Any = None
+    statistics: Statistics | None = None
+    for rows, part in _alike(levelled):
+        begin = None if start is None else start[rows]
+        found, sums = backend.summarise(part, problem, begin, compute.n_threads)
+        activations = _put(activations, rows, found, len(levelled))
+        statistics = sums if statistics is None else statistics + sums
+    assert statistics is not None
     return Encoding(levelled, activations, problem, backend.NAME), statistics
 
 
@@ -198,13 +224,46 @@ def _check_dictionary(problem: Problem) -> None:
 
 def _encode(frames: Array, problem: Problem, backend: Backend, n_threads: int) -> Encoding:
     levelled = _level(frames, problem)
-    activations = backend.encode(levelled, problem, None, n_threads)
+    activations: Any = None
+    for rows, part in _alike(levelled):
+        found = backend.encode(part, problem, None, n_threads)
+        activations = _put(activations, rows, found, len(levelled))
     return Encoding(levelled, activations, problem, backend.NAME)
 
 
-def _level(frames: Array, problem: Problem) -> LevelledFrames:
+def _alike(levelled: LevelledFrames) -> Iterator[tuple[Any, LevelledFrames]]:
+    """Frames without missing entries, and those with some: each is solved as it is alone."""
+    if levelled.weights is None or not len(levelled):
+        yield slice(None), levelled
+        return
+    whole = (levelled.weights == 1).all(axis=1)
+    if not whole.any():
+        yield slice(None), levelled
+        return
+    yield whole, replace(levelled[whole], weights=None)
+    if not whole.all():
+        yield ~whole, levelled[~whole]
+
+
+def _put(before: Any, rows: Any, found: Any, n_frames: int) -> Any:
+    if len(found) == n_frames:
+        return found
+    if before is None:
+        before = _zeros(found, (n_frames, found.shape[1]))
+    before[rows] = found
+    return before
+
+
+def _zeros(like: Any, shape: tuple[int, int]) -> Any:
+    return like.new_zeros(shape) if tensors.is_tensor(like) else np.zeros(shape, like.dtype)
+
+
+def _level(frames: Array, problem: Problem, sample_weight: Array | None = None) -> LevelledFrames:
     if problem.added:
         frames = frames + problem.added
     if tensors.is_tensor(frames):
-        return tensors.level(cast(Any, frames), problem.background)
-    return level_frames(frames, problem.background)
+        options = problem.background, problem.feature_weight, problem.level_exponent
+        return tensors.level(cast(Any, frames), *options)
+    return level_frames(
+        frames, problem.background, problem.feature_weight, sample_weight, problem.level_exponent
+    )

@@ -54,9 +54,14 @@ class OnlineNMF(
     n_components : int, default=32
         Rows of the dictionary, the fixed ones included.
     beta_loss : {"itakura-saito", "kullback-leibler", "frobenius"} or float, default="itakura-saito"
-        The divergence, or its index β from 0 to 2. Every frame is divided by its mean, so that all
-        count the same: where frames have unequal levels and β > 0, this is not the objective of
-        scikit-learn's ``NMF``, in which loud frames count more.
+        The divergence, or its index β from 0 to 2.
+    weighting : {"level", "equal"}, default="level"
+        "level": the divergence of the data as they are, as in scikit-learn's ``NMF``: where β > 0,
+        loud frames count more, by their mean to the power of β. "equal": that of frames divided by
+        their means, so that all count the same; `ondes.learn` asks for it. With β = 0 both are the
+        same.
+    feature_weight : array of shape (n_bins,), default=None
+        What each bin counts; a bin of weight 0 is not learned from. None is 1.
     sparsity : float, default=0
         λ of the penalty λ Σ_k ‖w_k‖₂ h_k on a frame of mean one: fewer components are active at a
         time, and the dictionary is learned accordingly.
@@ -156,10 +161,10 @@ class OnlineNMF(
     (500, 4)
     """
 
-    def _fit_best(self, X: Any, settings: Settings) -> Self:
+    def _fit_best(self, X: Any, settings: Settings, sample_weight: Any = None) -> Self:
         if getattr(self, "_skl_callbacks", None):
             raise ValueError(f"n_init={settings.n_init} does not go with set_callbacks; use 1.")
-        return super()._fit_best(X, settings)
+        return super()._fit_best(X, settings, sample_weight)
 
     @classmethod
     def of(cls, learner: DictionaryLearner) -> Self:
@@ -206,6 +211,7 @@ class OnlineNMF(
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.positive_only = True
+        tags.input_tags.allow_nan = True
         tags.input_tags.sparse = self.beta_loss not in (0, "itakura-saito")
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags

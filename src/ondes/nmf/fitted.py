@@ -17,11 +17,11 @@ import numpy as np
 from ondes.nmf.backends import tensors
 from ondes.nmf.divergence import Array
 from ondes.nmf.encoding import Encoding, encode_blocks
-from ondes.nmf.settings import Settings
+from ondes.nmf.settings import LARGEST_WEIGHT, Settings
 from ondes.nmf.sparse import SparseFrames, is_sparse
 from ondes.nmf.statistics import Statistics
 
-__all__ = ["DictionaryTransformer", "FittedState"]
+__all__ = ["DictionaryTransformer", "FittedState", "checked_weights"]
 
 _CPU = 1  # of DLPack
 
@@ -36,7 +36,7 @@ class FittedState:
     ----------
     components : array of shape (n_components, n_bins), float64
     statistics : Statistics
-    n_frames_seen : int
+    n_frames_seen : int, or float where frames have weights
     is_initialised : bool
     random_state : numpy.random.RandomState
     n_features_in : int
@@ -57,7 +57,7 @@ class FittedState:
 
     components: Array
     statistics: Statistics
-    n_frames_seen: int
+    n_frames_seen: float
     is_initialised: bool
     random_state: np.random.RandomState
     n_features_in: int
@@ -131,7 +131,7 @@ class DictionaryTransformer:
     background: Any
     components_: Array
     statistics_: Statistics
-    n_frames_seen_: int
+    n_frames_seen_: float
     is_initialised_: bool
     random_state_: np.random.RandomState
     n_passes_: int
@@ -271,6 +271,9 @@ class DictionaryTransformer:
     def score_samples(self, X: Any) -> Array:
         """Minus the divergence per bin, one value per frame; zero for a silent frame.
 
+        With ``weighting="level"`` it is in the data's units, with ``"equal"`` that of a frame of
+        mean one. Missing entries, NaN, do not count.
+
         Parameters
         ----------
         X : array of shape (n_frames, n_bins)
@@ -282,10 +285,10 @@ class DictionaryTransformer:
         frames, blocks = self._encode(X)
         scores = _empty(frames, (len(frames),))
         for rows, encoded in blocks:
-            scores[rows] = -encoded.divergences() / frames.shape[1]
+            scores[rows] = encoded.scores()
         return _like(X, scores)
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """The mean of `score_samples`, silent frames included: higher is better.
 
         Use it to compare dictionaries of the same size. It rises with the number of components, on
@@ -298,8 +301,16 @@ class DictionaryTransformer:
         ----------
         X : array of shape (n_frames, n_bins)
         y : ignored
+        sample_weight : array of shape (n_frames,), optional
+            What each frame counts.
         """
-        return float(self.score_samples(X).mean())
+        scores = self.score_samples(X)
+        weights = checked_weights(sample_weight, len(scores))
+        if weights is None:
+            return float(scores.mean())
+        if not weights.any():
+            raise ValueError("sample_weight is zero for all frames, so there is no score.")
+        return float(np.average(tensors.on_host(scores), weights=weights))
 
     def _encode(self, X: Any) -> tuple[Array, Iterator[tuple[slice, Encoding]]]:
         settings = self.settings
@@ -325,8 +336,9 @@ class DictionaryTransformer:
                 f"X has {shape[1]} features, but {name} is expecting {n_bins} features as input: "
                 f"its shape {shape} looks like (frequency, time); give X.T, one frame per row."
             )
-        if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
-            raise ValueError("X has masked entries, which cannot be left out; fill them first.")
+        if isinstance(X, np.ma.MaskedArray):
+            floats = X.astype(X.dtype if X.dtype.kind == "f" else np.float64)
+            X = np.ma.filled(floats, np.nan)
         if tensors.is_foreign(X):
             if settings.compute.backend == "torch":
                 return _adopted(self, X, settings, reset)
@@ -339,6 +351,11 @@ class DictionaryTransformer:
             settings.check_sparse()
             rows = SparseFrames.of(self.as_frames(X, reset))
             _check_values(rows.values, name)
+            if np.isnan(rows.values).any():
+                raise ValueError(
+                    "X has missing entries (NaN), which sparse input cannot have: give a dense "
+                    "array."
+                )
             return cast(Array, rows)
         frames: Array = self.as_frames(X, reset, dtype=[np.float64, np.float32], order="C")
         if not _is_on_cuda(settings):
@@ -374,6 +391,26 @@ class DictionaryTransformer:
                     _check_values(each, name)
         found: Array = frames
         return found
+
+
+def checked_weights(given: Any, n_frames: int) -> Array | None:
+    """Weights of frames as float64, or None; ValueError where they are none."""
+    if given is None:
+        return None
+    given = given.cpu() if tensors.is_tensor(given) else given
+    weights = np.array(given, dtype=np.float64)
+    if weights.ndim == 0:
+        weights = np.full(n_frames, weights)
+    if weights.shape != (n_frames,):
+        raise ValueError(
+            f"sample_weight of shape {weights.shape} must have one value for each of "
+            f"{n_frames} frames."
+        )
+    if not (np.isfinite(weights) & (weights >= 0)).all() or weights.max(initial=0) > LARGEST_WEIGHT:
+        raise ValueError(
+            f"sample_weight must be finite, nowhere negative, and at most {LARGEST_WEIGHT:g}."
+        )
+    return weights
 
 
 def is_list_of_arrays(X: Any) -> bool:
@@ -416,11 +453,11 @@ def _check_values(frames: Array, name: str) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         if not frames.size or (np.isfinite(frames.sum()) and frames.min() >= 0):
             return
-    from sklearn.utils import assert_all_finite
-    from sklearn.utils.validation import check_non_negative
-
-    assert_all_finite(frames, input_name="X", estimator_name=name)
-    check_non_negative(frames, name)
+        if isinstance(frames, np.ndarray):  # NaN is missing
+            lowest, highest = np.fmin.reduce(frames, None), np.fmax.reduce(frames, None)
+            if np.isnan(lowest) or (lowest >= 0 and highest < np.inf):
+                return
+    tensors.refuse(frames, name)
 
 
 def _adopted(estimator: Any, X: Any, settings: Settings, reset: bool) -> Array:

@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 class Forgetting(Protocol):
     """The interface of a forgetting rule."""
 
-    def factor(self, seen: float, new: float, total: int | None) -> float:
+    def factor(self, seen: float, new: float, total: float | None) -> float:
         """What past statistics are multiplied by."""
         ...
 
@@ -42,7 +42,7 @@ class GrowingMemory:
         if not 0 <= self.power < math.inf:
             raise ValueError(f"power={self.power!r} of GrowingMemory must be 0 or more.")
 
-    def factor(self, seen: float, new: float, total: int | None) -> float:
+    def factor(self, seen: float, new: float, total: float | None) -> float:
         """(seen / (seen + new))^power."""
         if self.power == 0 or new == 0:
             return 1.0
@@ -65,7 +65,7 @@ class HalfLife:
         if not self.n_frames > 0:
             raise ValueError(f"n_frames={self.n_frames!r} of HalfLife must be positive.")
 
-    def factor(self, seen: float, new: float, total: int | None) -> float:
+    def factor(self, seen: float, new: float, total: float | None) -> float:
         """½^(new / n_frames)."""
         return float(0.5 ** (new / self.n_frames))
 
@@ -92,7 +92,7 @@ class PerPass:
         if self.n_frames is not None and self.n_frames < 1:
             raise ValueError(f"n_frames={self.n_frames!r} of PerPass must be 1 or more.")
 
-    def factor(self, seen: float, new: float, total: int | None) -> float:
+    def factor(self, seen: float, new: float, total: float | None) -> float:
         """r^(new / N)."""
         n_frames = self.n_frames or total
         if n_frames is None or new == 0:
@@ -116,7 +116,7 @@ class ConstantFactor:
         if not 0 <= self.rho <= 1:
             raise ValueError(f"rho={self.rho!r} of ConstantFactor must lie between 0 and 1.")
 
-    def factor(self, seen: float, new: float, total: int | None) -> float:
+    def factor(self, seen: float, new: float, total: float | None) -> float:
         """The constant ρ; it does not count updates without frames."""
         return self.rho if new else 1.0
 

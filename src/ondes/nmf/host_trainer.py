@@ -35,9 +35,10 @@ class HostTrainer:
 
     def __init__(self, settings: Settings, visits: Visits | None = None) -> None:
         self._settings, self._visits = settings, visits
-        self.backend, self.n_frames_seen = "", 0
+        self.backend = ""
+        self.n_frames_seen: float = 0
 
-    def load(self, components: Array, statistics: Statistics, n_frames_seen: int) -> None:
+    def load(self, components: Array, statistics: Statistics, n_frames_seen: float) -> None:
         """Go on from here."""
         self._components, self._statistics = components, statistics
         self.n_frames_seen = n_frames_seen
@@ -50,16 +51,19 @@ class HostTrainer:
         self,
         frames: Array,
         order: NDArray[np.intp] | None = None,
-        n_frames_in_set: int | None = None,
+        n_frames_in_set: float | None = None,
+        sample_weight: Array | None = None,
     ) -> Trained:
-        """One update."""
+        """One update; the weights are those of the frames in this order."""
         settings, visits = self._settings, self._visits
         batch = tensors.on_host(frames) if order is None else tensors.rows_of(frames, order)
         problem = settings.problem(self._components)
         start = (
             None if visits is None else visits.start_of(len(batch), order, self._components.shape)
         )
-        encoded, statistics = encoding.summarise(batch, problem, settings.compute, start)
+        encoded, statistics = encoding.summarise(
+            batch, problem, settings.compute, start, sample_weight
+        )
         self.backend = encoded.backend
         if visits is not None:
             visits.keep(encoded, order)
@@ -70,7 +74,7 @@ class HostTrainer:
         self.absorb(statistics, n_frames_in_set)
         return Trained(statistics.n_frames, statistics.divergence)
 
-    def absorb(self, statistics: Statistics, n_frames_in_set: int | None = None) -> None:
+    def absorb(self, statistics: Statistics, n_frames_in_set: float | None = None) -> None:
         """Forget a little, add `statistics`, move the dictionary."""
         settings, n_new = self._settings, statistics.n_frames
         if n_new == 0:
@@ -87,7 +91,8 @@ class HostTrainer:
             penalty=settings.dictionary_penalty,
             is_sparse=settings.sparsity > 0,
         )
-        self.n_frames_seen += round(n_new)
+        n_seen = self.n_frames_seen + n_new
+        self.n_frames_seen = int(n_seen) if float(n_seen).is_integer() else n_seen
         if self._visits is not None:
             self._visits.rescale(scale)
 
@@ -124,7 +129,8 @@ class Visits:
         background = settings.background(frames.shape[1])
         for rows in slices(len(frames), BLOCK):
             given = tensors.on_host(frames[rows])
-            level = levels(given + settings.added if settings.added else given, background)
+            given = given + settings.added if settings.added else given
+            level = levels(given, background, settings.feature_weight(frames.shape[1]))
             first[rows] /= np.where(level > 0, level, 1.0)[:, None]
         if visits._stored is None:
             visits._first = first

@@ -9,9 +9,11 @@ from ondes.nmf.backends import tensors
 from ondes.nmf.divergence import Array, level_frames
 from ondes.nmf.settings import Settings
 from ondes.nmf.sparse import SparseFrames
+from ondes.nmf.statistics import Statistics
 
 __all__ = [
     "cluster_centres",
+    "common_weight",
     "first_dictionary",
     "frames_for_parts",
     "parts",
@@ -34,35 +36,117 @@ _SAME = 1e-5  # a bin that is nearer is the same: float32 has no more digits
 
 
 @one_blas_thread()
-def first_dictionary(frames: Array, settings: Settings, rng: np.random.RandomState) -> Array:
-    """The fixed rows, then those of `init`."""
-    fixed, given = settings.known_rows(frames.shape[1])
+def first_dictionary(
+    frames: Array,
+    settings: Settings,
+    rng: np.random.RandomState,
+    sample_weight: Array | None = None,
+) -> Array:
+    """The fixed rows, then those of `init`; a frame is drawn as often as its weight says."""
+    n_bins = frames.shape[1]
+    fixed, given = settings.known_rows(n_bins)
     if given is not None:
         return np.concatenate([fixed, given])
     n_drawn = settings.n_components - len(fixed)
     n_candidates = max(LEAST_CANDIDATES, CANDIDATES_PER_ROW * n_drawn)
-    order = rng.permutation(np.flatnonzero(tensors.active_rows(frames)))
+    order, counts = _candidates(frames, sample_weight, n_candidates, rng)
+    n_frames = len(order) if counts is None else max(len(order), float(counts.sum()))
 
     init = settings.init
+    background, bins = settings.background(n_bins), settings.feature_weight(n_bins)
     if isinstance(frames, SparseFrames):
-        sparse = level_frames(frames[order[:n_candidates]], settings.background(frames.shape[1]))
-        return np.concatenate([fixed, frames_and_mean(sparse.values, n_drawn, rng)])
-    if init == "auto" and len(order) < FEW_FRAMES:
+        sparse = level_frames(frames[order[:n_candidates]], background)
+        return np.concatenate([fixed, frames_and_mean(sparse.values, n_drawn, rng, counts)])
+    if init == "auto" and n_frames < FEW_FRAMES:
         init = "k-means++"
     elif init == "auto":
         init = "parts" if settings.divergence.beta == 0 else "random"
     if init == "parts":
-        n_candidates = max(n_candidates, frames_for_parts(len(order), frames.shape[1], n_drawn))
+        n_candidates = max(n_candidates, frames_for_parts(len(order), n_bins, n_drawn))
     candidates = tensors.rows_of(frames, order[:n_candidates])
     if settings.added:
         candidates = candidates + settings.added
-    levelled = level_frames(candidates, settings.background(frames.shape[1])).values
+    levelled = level_frames(candidates, background, bins).values
+    levelled = _without_holes(levelled, np.isnan(candidates))
     positive = levelled + levelled.dtype.type(settings.floor)
-    draw = _DRAWS[init] if len(order) else random_frames
-    return np.concatenate([fixed, draw(positive, n_drawn, rng)])
+    if not len(order) or init == "random":
+        return np.concatenate([fixed, random_frames(positive, n_drawn, rng, counts)])
+    if init == "parts":
+        return np.concatenate([fixed, parts(positive, n_drawn, rng, counts)])
+    return np.concatenate([fixed, cluster_centres(positive, n_drawn, rng, counts, bins)])
 
 
-def random_frames(frames: Array, n_components: int, rng: np.random.RandomState) -> Array:
+def common_weight(frames: Array, settings: Settings, sample_weight: Array | None = None) -> float:
+    """What a frame like these counts in sums over frames, where a prior is measured in frames."""
+    if not settings.level_exponent or isinstance(settings.prior, Statistics) or not settings.prior:
+        return 1.0
+    rows = np.flatnonzero(tensors.active_rows(frames))
+    rows = rows[:: len(rows) // LEAST_CANDIDATES + 1]
+    some = tensors.on_host(frames[rows]) if len(rows) else None
+    if some is None:
+        return 1.0
+    given = None if sample_weight is None else sample_weight[rows]
+    n_bins = frames.shape[1]
+    levelled = level_frames(
+        some,
+        settings.background(n_bins),
+        settings.feature_weight(n_bins),
+        given,
+        settings.level_exponent,
+    )
+    total = float(levelled.frame_weights.sum())
+    return total / levelled.n_frames if total else 1.0
+
+
+def _candidates(
+    frames: Array, sample_weight: Array | None, n: int, rng: np.random.RandomState
+) -> tuple[Array, Array | None]:
+    """Frames that are not silent in the order to draw them in, and how often each is there.
+
+    Of so few that all are drawn from, equal ones are one with their number, so that a frame with
+    the weight 2 is a frame given twice.
+    """
+    is_there = tensors.active_rows(frames)
+    if sample_weight is not None:
+        is_there &= sample_weight > 0
+    rows = np.flatnonzero(is_there)
+    weights = None if sample_weight is None else sample_weight[rows]
+    if len(rows) <= n:
+        first, counts = _distinct(tensors.rows_of(frames, rows), weights)
+        if (counts != 1).any():
+            order = np.argsort(rng.exponential(size=len(first)) / counts)
+            return rows[first[order]], counts[order]
+    if weights is None:
+        return rng.permutation(rows), None
+    return rows[np.argsort(rng.exponential(size=len(rows)) / weights)], None
+
+
+def _distinct(frames: Array, weights: Array | None) -> tuple[Array, Array]:
+    """The first of each set of equal frames, in an order of their own, and what the set counts."""
+    counted: dict[bytes, list[float]] = {}
+    for number in range(len(frames)):
+        row = frames[number : number + 1]
+        key = row.tobytes()
+        weight = 1.0 if weights is None else float(weights[number])
+        counted.setdefault(key, [number, 0.0])[1] += weight
+    found = np.array([counted[key] for key in sorted(counted)]).reshape(-1, 2)
+    return found[:, 0].astype(np.intp), found[:, 1]
+
+
+def _without_holes(frames: Array, is_missing: Array) -> Array:
+    """Missing entries have the mean of the other frames in their bin."""
+    if not is_missing.any():
+        return frames
+    n_there = (~is_missing).sum(axis=0)
+    sums = np.sum(frames, axis=0, where=~is_missing, dtype=np.float64)
+    means = np.divide(sums, n_there, out=np.ones(frames.shape[1]), where=n_there > 0)
+    filled: Array = np.where(is_missing, means.astype(frames.dtype), frames)
+    return filled
+
+
+def random_frames(
+    frames: Array, n_components: int, rng: np.random.RandomState, counts: Array | None = None
+) -> Array:
     """Draw frames without replacement; variations of them where there are too few.
 
     Parameters
@@ -70,55 +154,85 @@ def random_frames(frames: Array, n_components: int, rng: np.random.RandomState) 
     frames : array of shape (n_frames, n_bins), positive
     n_components : int
     rng : numpy RandomState
+    counts : array of shape (n_frames,), optional
+        How often each frame is there; the frames are in random order then.
 
     Returns
     -------
     array of shape (n_components, n_bins), float64, rows sum to one
     """
-    chosen = rng.permutation(len(frames))[:n_components]
+    chosen = (rng.permutation(len(frames)) if counts is None else np.arange(len(frames)))[
+        :n_components
+    ]
     return _unit_rows(_fill(frames[chosen].astype(np.float64), n_components, rng))
 
 
-def cluster_centres(frames: Array, n_components: int, rng: np.random.RandomState) -> Array:
+def cluster_centres(
+    frames: Array,
+    n_components: int,
+    rng: np.random.RandomState,
+    counts: Array | None = None,
+    bins: Array | None = None,
+) -> Array:
     """Greedy k-means++, then a few rounds of k-means, in the divergence at the best gain.
 
     Each next centre is a frame, the best of several that are drawn in proportion to their
     divergence from the nearest centre so far. The mean is the centroid in any Bregman divergence.
 
-    Parameters and result are those of `random_frames`.
+    Parameters and result are those of `random_frames`; `bins` has what each bin counts.
     """
-    mean_logs = np.log(frames).mean(axis=1, dtype=np.float64)  # float32 in half the time
+    logs = np.log(frames)  # float32 in half the time
+    mean_logs = logs.mean(axis=1, dtype=np.float64)
+    if bins is not None:
+        mean_logs = np.average(logs, axis=1, weights=bins)
     n_trials = 2 + int(np.log(n_components)) if n_components > 1 else 1
     chosen: list[int] = []
     nearest = np.ones(len(frames))
     while len(chosen) < min(n_components, len(frames)) and nearest.any():
-        cumulated = np.cumsum(nearest)
+        cumulated = np.cumsum(nearest if counts is None else nearest * counts)
         draws = rng.uniform(size=n_trials) * cumulated[-1]
         trials = np.minimum(np.searchsorted(cumulated, draws, side="right"), len(frames) - 1)
-        distances = _gain_free_divergence(frames, mean_logs, frames[trials])
+        distances = _gain_free_divergence(frames, mean_logs, frames[trials], bins)
         if chosen:
             distances = np.minimum(distances, nearest[:, None])
-        best = int(distances.sum(axis=0).argmin())
+        totals = distances.sum(axis=0) if counts is None else counts @ distances
+        best = int(totals.argmin())
         nearest = distances[:, best]
         nearest[trials[best]] = 0
         chosen.append(int(trials[best]))
     centres = frames[chosen]
     for _ in range(_KMEANS_ROUNDS if 0 < len(chosen) < len(frames) else 0):
-        label = _gain_free_divergence(frames, mean_logs, centres).argmin(axis=1)
+        label = _gain_free_divergence(frames, mean_logs, centres, bins).argmin(axis=1)
         for k in np.unique(label):
             members = frames[label == k]
-            gain = (members / centres[k]).mean(axis=1, keepdims=True)
-            centres[k] = (members / gain).mean(axis=0)
+            ratios = members / centres[k]
+            if counts is None and bins is None:
+                gain = ratios.mean(axis=1, keepdims=True)
+                centres[k] = (members / gain).mean(axis=0)
+                continue
+            gain = np.average(ratios, axis=1, weights=bins)[:, None]
+            each = None if counts is None else counts[label == k]
+            centres[k] = np.average(members / gain, axis=0, weights=each)
     return _unit_rows(_fill(centres.astype(np.float64), n_components, rng))
 
 
-def frames_and_mean(frames: SparseFrames, n_components: int, rng: np.random.RandomState) -> Array:
+def frames_and_mean(
+    frames: SparseFrames,
+    n_components: int,
+    rng: np.random.RandomState,
+    counts: Array | None = None,
+) -> Array:
     """Random sparse frames, half and half with the mean of all: an entry of zero could not grow.
 
     Parameters and result are those of `random_frames`.
     """
-    mean = frames.matrix.sum(axis=0) / max(1, len(frames)) + _STILL
-    chosen = frames[rng.permutation(len(frames))[:n_components]].toarray()
+    if counts is None:
+        order = rng.permutation(len(frames))
+        mean = frames.matrix.sum(axis=0) / max(1, len(frames)) + _STILL
+    else:
+        order = np.arange(len(frames))
+        mean = frames.matrix.T @ (counts / counts.sum()) + _STILL
+    chosen = frames[order[:n_components]].toarray()
     return _unit_rows(_fill(chosen.astype(np.float64) + mean, n_components, rng))
 
 
@@ -136,7 +250,9 @@ def frames_for_parts(n_frames: int, n_bins: int, n_components: int) -> int:
     return max(PARTS_VALUES, min(n_frames * n_bins // PARTS_SHARE, most)) // n_bins
 
 
-def parts(frames: Array, n_components: int, rng: np.random.RandomState) -> Array:
+def parts(
+    frames: Array, n_components: int, rng: np.random.RandomState, counts: Array | None = None
+) -> Array:
     """Sets of bins that move together: clusters of bins, where `cluster_centres` has frames.
 
     A bin is its logarithm over the frames, less its mean; bins are as near as they correlate.
@@ -157,7 +273,11 @@ def parts(frames: Array, n_components: int, rng: np.random.RandomState) -> Array
     """
     logs = np.log(frames)  # float32 where the frames are, in half the time
     mean = logs.mean(axis=0, dtype=np.float64)
+    if counts is not None:
+        mean = np.average(logs, axis=0, weights=counts)
     logs -= mean.astype(logs.dtype)
+    if counts is not None:
+        logs *= np.sqrt(counts / counts.mean())[:, None].astype(logs.dtype)
     norms = np.sqrt(np.einsum("tf,tf->f", logs, logs))
     moving = np.flatnonzero(norms > _STILL * np.sqrt(len(frames)))
     among = moving[:: len(moving) // _MOST_BINS + 1]
@@ -174,9 +294,6 @@ def parts(frames: Array, n_components: int, rng: np.random.RandomState) -> Array
         correlations[:, moving] = (centres.T @ logs)[:, moving] / norms[moving]
     correlations = np.maximum(correlations, 0)
     return _unit_rows(_fill(np.exp(mean) * (correlations + _ELSEWHERE), n_components, rng))
-
-
-_DRAWS = {"k-means++": cluster_centres, "parts": parts, "random": random_frames}
 
 
 def _bins_together(near: Array, n: int) -> Array:
@@ -208,10 +325,17 @@ def _far_bins(near: Array, n: int) -> list[int]:
     return chosen
 
 
-def _gain_free_divergence(frames: Array, mean_logs: Array, centres: Array) -> Array:
+def _gain_free_divergence(
+    frames: Array, mean_logs: Array, centres: Array, bins: Array | None = None
+) -> Array:
     """log mean(v/c) − mean log(v/c): the divergence per bin of each frame from each centre."""
-    mean_ratio = frames @ (1 / centres).T / frames.shape[1]
-    divergence: Array = np.log(mean_ratio) - mean_logs[:, None] + np.log(centres).mean(axis=1)
+    if bins is None:
+        mean_ratio = frames @ (1 / centres).T / frames.shape[1]
+        centre_logs = np.log(centres).mean(axis=1)
+    else:
+        mean_ratio = frames @ (bins / centres).T / bins.sum()
+        centre_logs = np.average(np.log(centres), axis=1, weights=bins)
+    divergence: Array = np.log(mean_ratio) - mean_logs[:, None] + centre_logs
     return np.maximum(divergence, 0)
 
 

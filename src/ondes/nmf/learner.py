@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,10 +23,10 @@ from numpy.typing import NDArray
 from ondes.nmf import encoding
 from ondes.nmf.backends import tensors
 from ondes.nmf.divergence import Array
-from ondes.nmf.fitted import DictionaryTransformer
+from ondes.nmf.fitted import DictionaryTransformer, checked_weights
 from ondes.nmf.forgetting import ConstantFactor, Forgetting, PerPass, warn_without_total
 from ondes.nmf.host_trainer import HostTrainer, Visits
-from ondes.nmf.initialisation import first_dictionary
+from ondes.nmf.initialisation import common_weight, first_dictionary
 from ondes.nmf.penalties import ActivationPenalty, DictionaryPenalty
 from ondes.nmf.problem import AbsoluteFloor, Solver
 from ondes.nmf.settings import PASSES, Settings
@@ -59,6 +60,8 @@ class DictionaryLearner(DictionaryTransformer):
         n_components: int = 32,
         *,
         beta_loss: str | float = "itakura-saito",
+        weighting: str = "level",
+        feature_weight: Any = None,
         sparsity: float = 0.0,
         batch_size: int | None = 128,
         n_passes: int | None = None,
@@ -90,6 +93,8 @@ class DictionaryLearner(DictionaryTransformer):
     ) -> None:
         self.n_components = n_components
         self.beta_loss = beta_loss
+        self.weighting = weighting
+        self.feature_weight = feature_weight
         self.sparsity = sparsity
         self.batch_size = batch_size
         self.n_passes = n_passes
@@ -215,7 +220,7 @@ class DictionaryLearner(DictionaryTransformer):
 
     # ---- learning ----
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn a new dictionary.
 
         Parameters
@@ -223,12 +228,19 @@ class DictionaryLearner(DictionaryTransformer):
         X : array or memory-map of shape (n_frames, n_bins), or an iterable of such arrays
             A list or tuple of arrays is one array in parts, which are not put together in memory.
             Any other iterable is read once per pass, and is never in memory as a whole. With
-            ``backend="torch"`` also a tensor, or any array with DLPack.
+            ``backend="torch"`` also a tensor, or any array with DLPack. Missing entries are NaN, or
+            masked: they do not count.
         y : ignored
+        sample_weight : array of shape (n_frames,), optional
+            What each frame counts: 2 is that of a frame given twice, 0 that of one left out. For an
+            array or a list of arrays.
         """
-        settings, visits, n_active = self.settings, None, 0
+        settings, visits, n_active = self.settings, None, 0.0
+        weights: Array | None = None
+        if _is_stream(X):
+            _check_unweighted(sample_weight)
         if settings.n_init > 1:
-            return self._fit_best(X, settings)
+            return self._fit_best(X, settings, sample_weight)
         n_passes = settings.n_passes or PASSES
         if _is_stream(X):
             _check_stream(X, settings)
@@ -236,13 +248,24 @@ class DictionaryLearner(DictionaryTransformer):
             changes = partial(self._pass_over_stream, X, settings)
         else:
             frames = self._validate(X, settings, reset=True)
-            self._initialise(frames, settings)
+            weights = checked_weights(sample_weight, len(frames))
+            self._initialise(frames, settings, weights)
             visits = Visits.of_array(frames, settings, self.random_state_)
             background = settings.background(frames.shape[1])
             has_floor = background is not None and background.any()  # silence is a frame too
-            n_active = len(frames) if has_floor else int(tensors.active_rows(frames).sum())
-            n_passes = settings.passes_over(n_active)
-            changes = partial(self._pass_over_array, frames, n_active, visits, settings)
+            active = np.ones(len(frames), bool) if has_floor else tensors.active_rows(frames)
+            if weights is not None:
+                active &= weights > 0
+                if not weights.any():
+                    raise ValueError("sample_weight is zero for all frames: nothing to learn from.")
+            n_visited = n_active = int(active.sum())
+            if weights is not None:  # what counts little is visited all the same
+                n_active = float(weights[active].sum())
+                n_visited = max(n_visited, math.ceil(n_active))
+            n_passes = settings.passes_over(n_visited)
+            changes = partial(
+                self._pass_over_array, frames, weights, n_active, n_visited, visits, settings
+            )
 
         def is_last(number: int) -> bool:
             is_converged = any(change < settings.tol for change in changes(number))
@@ -255,7 +278,7 @@ class DictionaryLearner(DictionaryTransformer):
             self.absorb(visits.waiting, n_active)
         return self
 
-    def _fit_best(self, X: Any, settings: Settings) -> Self:
+    def _fit_best(self, X: Any, settings: Settings, sample_weight: Any = None) -> Self:
         """`fit` with several seeds, side by side; the dictionary that describes X best."""
         is_stream = _is_stream(X)
         if is_stream:
@@ -265,9 +288,11 @@ class DictionaryLearner(DictionaryTransformer):
         others = self.get_params() | {"n_init": 1, "n_jobs": None}
 
         def run(seed: int) -> tuple[float, Self]:
-            model = type(self)(**others | {"random_state": int(seed)}).fit(X)
-            score = -model.statistics_.divergence_per_bin if is_stream else model.score(X)
-            return score, model
+            model = type(self)(**others | {"random_state": int(seed)})
+            if is_stream:
+                return -model.fit(X).statistics_.divergence_per_bin, model
+            model.fit(X, sample_weight=sample_weight)
+            return model.score(X, sample_weight=sample_weight), model
 
         in_turn = is_stream or self.callback is not None
         n_threads = 1 if in_turn else min(settings.compute.n_threads, settings.n_init)
@@ -291,18 +316,20 @@ class DictionaryLearner(DictionaryTransformer):
     def _pass_over_array(
         self,
         frames: Array,
-        n_active: int,
+        weights: Array | None,
+        n_active: float,
+        n_visited: int,
         visits: Visits,
         settings: Settings,
         number: int,
     ) -> Iterator[float]:
         """One pass; yields how far each update moved the dictionary."""
         self.n_passes_ = number
-        settings = settings.in_pass(number, n_active)
+        settings = settings.in_pass(number, n_visited)
         order = np.arange(len(frames))
         if settings.shuffle:
             order = self.random_state_.permutation(len(frames))
-        for _, change in self._train(frames, settings, order, n_active, visits):
+        for _, change in self._train(frames, settings, order, n_active, visits, weights):
             yield change
 
     def _pass_over_stream(
@@ -344,7 +371,7 @@ class DictionaryLearner(DictionaryTransformer):
         self._initialise(self._validate(X, self.settings, reset=True), self.settings)
         return self
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Continue learning: one update per `batch_size` frames, so several per call if X is long.
 
         Frames left over at the end make one more, smaller batch. `n_passes` and `shuffle` are of
@@ -354,6 +381,8 @@ class DictionaryLearner(DictionaryTransformer):
         ----------
         X : array of shape (n_frames, n_bins)
         y : ignored
+        sample_weight : array of shape (n_frames,), optional
+            What each frame counts; see `fit`.
         """
         settings = self.settings
         if settings.tol:
@@ -363,34 +392,39 @@ class DictionaryLearner(DictionaryTransformer):
         _check_one_visit(settings, "partial_fit")
         if not getattr(self, "n_frames_seen_", 0):
             warn_without_total(settings.forgetting)
-        self.learn_batches(X)
+        self.learn_batches(X, sample_weight=sample_weight)
         if self.verbose:
             self._print_progress("partial_fit")
         return self
 
-    def learn_batches(self, X: Any, n_frames_in_set: int | None = None) -> tuple[float, float]:
+    def learn_batches(
+        self, X: Any, n_frames_in_set: float | None = None, sample_weight: Any = None
+    ) -> tuple[float, float]:
         """What `partial_fit` does; returns the number of non-silent frames and their divergence.
 
         Parameters
         ----------
         X : array of shape (n_frames, n_bins)
-        n_frames_in_set : int, optional
+        n_frames_in_set : float, optional
             N of the paper's forgetting factor r^(β/N), if the set is finite.
+        sample_weight : array of shape (n_frames,), optional
+            What each frame counts.
         """
         settings = self.settings
         is_first = not hasattr(self, "components_")
         if not is_first:
             self._check_unchanged(settings)
         frames = self._validate(X, settings, reset=is_first)
+        weights = checked_weights(sample_weight, len(frames))
         if is_first or not self.is_initialised_:
-            self._initialise(frames, settings)
+            self._initialise(frames, settings, weights)
         n_frames, divergence = 0.0, 0.0
-        for trained, _ in self._train(frames, settings, None, n_frames_in_set):
+        for trained, _ in self._train(frames, settings, None, n_frames_in_set, None, weights):
             n_frames += trained.n_frames
             divergence += trained.divergence
         return n_frames, divergence
 
-    def summarise(self, X: Any) -> Statistics:
+    def summarise(self, X: Any, sample_weight: Any = None) -> Statistics:
         """The statistics of these frames, for `absorb`; the dictionary does not change.
 
         Statistics of several machines can be added: `absorb` of their sum is one update on all
@@ -399,22 +433,25 @@ class DictionaryLearner(DictionaryTransformer):
         Parameters
         ----------
         X : array of shape (n_frames, n_bins)
+        sample_weight : array of shape (n_frames,), optional
+            What each frame counts.
         """
         settings = self.settings
         self._check_unchanged(settings)
         _check_one_visit(settings, "`summarise`")
         frames = self._validate(X, settings, reset=False)
+        weights = checked_weights(sample_weight, len(frames))
         problem = settings.problem(self.components_)
-        return encoding.summarise(frames, problem, settings.compute)[1]
+        return encoding.summarise(frames, problem, settings.compute, None, weights)[1]
 
-    def absorb(self, statistics: Statistics, n_frames_in_set: int | None = None) -> Self:
+    def absorb(self, statistics: Statistics, n_frames_in_set: float | None = None) -> Self:
         """One update: multiply the past by ρ, add `statistics`, and update the dictionary.
 
         Parameters
         ----------
         statistics : Statistics
             From `summarise`, or a sum of such.
-        n_frames_in_set : int, optional
+        n_frames_in_set : float, optional
             N of the paper's forgetting factor r^(β/N), if the set is finite.
         """
         self.check_fitted()
@@ -430,8 +467,9 @@ class DictionaryLearner(DictionaryTransformer):
         frames: Array,
         settings: Settings,
         order: NDArray[np.intp] | None = None,
-        n_frames_in_set: int | None = None,
+        n_frames_in_set: float | None = None,
         visits: Visits | None = None,
+        weights: Array | None = None,
     ) -> Iterator[tuple[Trained, float]]:
         """One update per batch; yields what they were made from, and how far rows moved.
 
@@ -454,7 +492,8 @@ class DictionaryLearner(DictionaryTransformer):
             part, chosen = (frames[rows], None) if order is None else (frames, order[rows])
             before = self.components_
             trainer.load(before, self.statistics_, self.n_frames_seen_)
-            trained = trainer.train(part, chosen, n_frames_in_set)
+            here = None if weights is None else weights[rows if order is None else order[rows]]
+            trained = trainer.train(part, chosen, n_frames_in_set, here)
             if not trained.n_frames:
                 yield trained, np.inf
                 continue
@@ -470,16 +509,19 @@ class DictionaryLearner(DictionaryTransformer):
         if self.callback is not None:
             self.callback(self)
 
-    def _initialise(self, frames: Array, settings: Settings) -> None:
+    def _initialise(self, frames: Array, settings: Settings, weights: Array | None = None) -> None:
         """Forget everything; the first dictionary comes from these frames."""
         random_state = _random_state(self.random_state)
-        components = first_dictionary(frames, settings, random_state)
+        components = first_dictionary(frames, settings, random_state, weights)
         backend = settings.compute.backend_for(settings.problem(components))
         self.components_ = components
-        self.statistics_ = settings.first_statistics(components)
+        common = common_weight(frames, settings, weights)
+        self.statistics_ = settings.first_statistics(components, common)
         self.random_state_, self.n_frames_seen_ = random_state, 0
         # Out of silence no dictionary can be drawn: it is drawn from the next frames.
-        self.is_initialised_ = not isinstance(settings.init, str) or bool(frames.any())
+        self.is_initialised_ = not isinstance(settings.init, str) or bool(
+            tensors.active_rows(frames).any()
+        )
         self.backend_, self.n_passes_ = backend.NAME, 0
 
 
@@ -509,6 +551,14 @@ def _check_stream(arrays: Iterable[Any], settings: Settings) -> None:
             )
     if settings.batch_size is None:
         raise ValueError("batch_size=None needs an array or a list of arrays; give a number.")
+
+
+def _check_unweighted(sample_weight: Any) -> None:
+    if sample_weight is not None:
+        raise ValueError(
+            "sample_weight needs an array or a list of arrays; for an iterable call partial_fit "
+            "with the weights of each of its arrays."
+        )
 
 
 def _check_one_visit(settings: Settings, where: str) -> None:

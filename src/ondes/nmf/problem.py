@@ -21,6 +21,9 @@ ACTIVATION_FLOOR = 1e-20
 # would grow, or be extrapolated, until the model overflows.
 ACTIVATION_CEILING = 1e15
 
+# Where no entry of a component counts, nothing divided by nothing would be no number.
+LEAST_DENOMINATOR = 1e-37
+
 # A smaller rise of the objective per bin causes no restart: near convergence rounding decides every
 # comparison, and the path, hence the result, would depend on it.
 TOLERATED_RISE = 1e-4
@@ -127,6 +130,10 @@ class Problem:
         λ of the penalty λ Σ_k ‖w_k‖₂ h_k on a levelled frame's activations.
     added : float
         What is added to every frame, in the data's units, before its level is taken.
+    feature_weight : array of shape (n_bins,), or None
+        What the entries of each bin count; None is 1.
+    level_exponent : float
+        A frame's terms count by its level to this power, where they are summed over frames.
     """
 
     dictionary: Array
@@ -138,6 +145,8 @@ class Problem:
     divergence: BetaDivergence = ITAKURA_SAITO
     sparsity: float = 0.0
     added: float = 0.0
+    feature_weight: Array | None = None
+    level_exponent: float = 0.0
 
     @property
     def sparsity_slope(self) -> Array:

@@ -25,6 +25,7 @@ from ondes.nmf.statistics import Statistics
 __all__ = ["Settings"]
 
 INITS = ("auto", "k-means++", "parts", "random")
+WEIGHTINGS = ("level", "equal")
 RESTARTS = ("fresh", "warm")
 STARTS = ("even", "random")
 REMAINDERS = ("update", "carry")
@@ -32,6 +33,7 @@ LARGEST_SPARSE_FLOOR = 1e-9  # more than rounding: it would have to be computed 
 LOWEST_FLOOR = 1e-15  # v / y² stays within float32's range
 # The steps of a pass: see `Settings.in_pass`.
 SMALL_SET, EARLY_FRAMES, MOST_STEPS_IN_PASS = 16_384, 2000, 40
+LARGEST_WEIGHT = 1e12
 LARGEST_COUNT = 2**53  # of frames: a float64 holds it
 PASSES, UPDATES = 10, 60  # by default, and at least
 DEFAULTS = {
@@ -56,6 +58,8 @@ class Settings:
 
     n_components: int
     beta_loss: str | float
+    weighting: str
+    feature_weights: Any
     sparsity: float
     batch_size: int | None
     n_passes: int | None
@@ -86,6 +90,7 @@ class Settings:
         computing = ("backend", "device", "precision", "n_jobs")
         filled_in = {
             "background_spectrum": parameters["background"],
+            "feature_weights": parameters["feature_weight"],
             "solver_is_default": parameters["solver"] is None,
             "compute": Compute(**{name: parameters[name] for name in computing}),
         }
@@ -113,6 +118,7 @@ class Settings:
             raise ValueError("sparsity and dictionary_penalty exclude each other; give one.")
         if self.dictionary_penalty is not None and self.divergence.beta != 0:
             raise ValueError("A dictionary_penalty needs beta_loss='itakura-saito'.")
+        _check_one_of("weighting", self.weighting, WEIGHTINGS)
         _check_one_of("restarts", self.restarts, RESTARTS)
         _check_one_of("remainder", self.remainder, REMAINDERS)
         if isinstance(self.start, str):
@@ -152,6 +158,8 @@ class Settings:
             )
         if self.compute.backend == "torch":
             raise ValueError("Sparse input needs another backend than 'torch': give 'auto'.")
+        if self.feature_weights is not None:
+            raise ValueError("feature_weight needs a dense array: give X.toarray().")
         if self.added or (beta < 2 and self.floor > LARGEST_SPARSE_FLOOR):
             raise ValueError(
                 f"noise_floor={self.noise_floor!r} would make every zero of sparse input a number; "
@@ -184,10 +192,11 @@ class Settings:
         """The weight of the first statistics, in frames."""
         return self.prior.n_frames if isinstance(self.prior, Statistics) else self.prior
 
-    def first_statistics(self, dictionary: Array) -> Statistics:
-        """A⁰ and B⁰."""
+    def first_statistics(self, dictionary: Array, frame_weight: float = 1.0) -> Statistics:
+        """A⁰ and B⁰; a frame of the prior counts by the given weight, that of a common frame."""
         if not isinstance(self.prior, Statistics):
-            return Statistics.prior(dictionary, self.prior, self.divergence.beta)
+            first = Statistics.prior(dictionary, self.prior, self.divergence.beta)
+            return replace(first.decay(frame_weight), n_frames=first.n_frames)
         prior = self.prior
         for name in ("numerator", "denominator"):
             given = np.asarray(getattr(prior, name))
@@ -213,7 +222,7 @@ class Settings:
         """
         if self.n_passes is not None:
             return self.n_passes
-        n_updates = -(-n_frames // (self.batch_size or n_frames))
+        n_updates = -(-n_frames // (self.batch_size or n_frames or 1)) or 1
         return PASSES if n_frames > EARLY_FRAMES else max(PASSES, -(-UPDATES // n_updates))
 
     def in_pass(self, number: int, n_frames: int) -> Settings:
@@ -253,7 +262,14 @@ class Settings:
             self.divergence,
             self.sparsity,
             self.added,
+            self.feature_weight(dictionary.shape[1]),
+            self.level_exponent,
         )
+
+    @property
+    def level_exponent(self) -> float:
+        """A frame's terms count by its level to this power: β, so that levelling it is undone."""
+        return self.divergence.beta if self.weighting == "level" else 0.0
 
     @property
     def n_fixed(self) -> int:
@@ -263,10 +279,29 @@ class Settings:
     @property
     def n_bins(self) -> int | None:
         """The number of bins, where a parameter has one."""
-        for given in (self.background_spectrum, self.fixed_components, self.init):
+        parameters = (self.background_spectrum, self.feature_weights, self.fixed_components)
+        for given in (*parameters, self.init):
             if given is not None and not isinstance(given, str) and np.ndim(given):
                 return int(np.shape(given)[-1])
         return None
+
+    def feature_weight(self, n_bins: int) -> Array | None:
+        """What each bin counts, as float64 of shape (n_bins,); or None."""
+        if self.feature_weights is None:
+            return None
+        weights = np.asarray(self.feature_weights, dtype=np.float64)
+        if weights.shape != (n_bins,):
+            raise ValueError(
+                f"feature_weight of shape {weights.shape} must have one value for each of "
+                f"{n_bins} bins."
+            )
+        if not (np.isfinite(weights) & (weights >= 0)).all() or weights.max() > LARGEST_WEIGHT:
+            raise ValueError(
+                f"feature_weight must be finite, nowhere negative, and at most {LARGEST_WEIGHT:g}."
+            )
+        if not weights.any():
+            raise ValueError("feature_weight is zero in all bins, so nothing is left to learn.")
+        return weights
 
     def background(self, n_bins: int) -> Array | None:
         """The known variance as float64 of shape (n_bins,), with an absolute floor; or None."""

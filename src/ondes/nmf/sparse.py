@@ -124,6 +124,10 @@ class SparseFrames:
             found[filled] = np.add.reduceat(values, starts[filled], dtype=np.float64)
         return found
 
+    def tobytes(self) -> bytes:
+        """Equal bytes for equal frames."""
+        return bytes(self.bins.tobytes() + self.values.tobytes())
+
     def copy(self) -> SparseFrames:
         """The same in memory of its own."""
         return SparseFrames(self.matrix.copy())

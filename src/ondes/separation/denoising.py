@@ -327,6 +327,7 @@ def _model(
     estimator = DictionaryLearner(
         min(N_COMPONENTS, len(frames)),
         beta_loss=known.divergence.beta,
+        weighting="equal",
         sparsity=known.sparsity,
         batch_size=32,
         n_passes=N_PASSES,

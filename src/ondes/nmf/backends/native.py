@@ -67,6 +67,8 @@ def encode(
     """Solve for the activations of each frame on its own; see `reference.encode`."""
     if isinstance(frames.values, SparseFrames):
         return _solve_sparse(frames, problem, start, n_jobs, {})
+    if frames.weights is not None:
+        return reference.encode(frames, problem, start, n_jobs)
     return _solve(frames, problem, start, n_jobs, {})
 
 
@@ -76,6 +78,8 @@ def summarise(
     """Solve for the activations and sum the statistics; see `reference.summarise`."""
     if isinstance(frames.values, SparseFrames):
         return _summarise_sparse(frames, problem, start, n_jobs)
+    if frames.weights is not None or frames.frame_weights is not None:
+        return reference.summarise(frames, problem, start, n_jobs)
     n_components, n_bins = problem.dictionary.shape
     same_in_all_bins = problem.divergence.beta == 1
     sums = {
@@ -124,20 +128,33 @@ def _summarise_sparse(
         "ratios": np.empty_like(values.values),
         "logs": np.empty(len(frames)),
         "weighted": np.zeros(problem.dictionary.shape),
+        "weights": frames.relative_weights,
     }
     activations = _solve_sparse(frames, problem, start, n_jobs, sums)
-    slopes = reference.penalty_slope(activations, problem) * activations
+    weights, unit = frames.relative_weights, frames.largest_weight
+    counted = activations if weights is None else activations * weights[:, None]
+    slopes = reference.penalty_slope(activations, problem) * counted
+    weighted, inverse = sparse_sums(sums["weighted"], activations, problem, weights)
     # Σ v log v / y over the entries that are not zero, and Σ y − v over all.
-    excess = activations.sum(axis=0, dtype=np.float64) @ problem.dictionary.sum(axis=1)
-    excess -= values.values.sum(dtype=np.float64)
-    if problem.background is not None:
-        excess += np.sum(1 / frames.level) * problem.background.sum()
+    row_sums = problem.dictionary.sum(axis=1)
+    if weights is None:
+        divergence = sums["logs"].sum() + activations.sum(axis=0, dtype=np.float64) @ row_sums
+        divergence -= values.values.sum(dtype=np.float64)
+        if problem.background is not None:
+            divergence += np.sum(1 / frames.level) * problem.background.sum()
+    else:
+        each = sums["logs"] + activations.astype(np.float64) @ row_sums
+        each -= values.sums(values.values)
+        if problem.background is not None:
+            each += problem.background.sum() / frames.level
+        divergence = each @ frames.frame_weights
     return activations, Statistics.from_sums(
         problem.dictionary,
-        *sparse_sums(sums["weighted"], activations, problem),
-        penalty_gradient=slopes.sum(axis=0, dtype=np.float64),
-        divergence=float(sums["logs"].sum() + excess),
-        n_frames=float(len(frames)),
+        weighted * unit,
+        inverse * unit,
+        penalty_gradient=slopes.sum(axis=0, dtype=np.float64) * unit,
+        divergence=float(divergence),
+        n_frames=frames.n_frames,
         beta=problem.divergence.beta,
     )
 
@@ -147,7 +164,7 @@ def _solve_sparse(
     problem: Problem,
     start: Array | None,
     n_jobs: int,
-    sums: dict[str, Array],
+    sums: dict[str, Any],
 ) -> Array:
     values: SparseFrames = frames.values
     dtype = values.dtype

@@ -6,6 +6,7 @@ costs more with more bins; for Kullback-Leibler over the entries of sparse frame
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from ondes.rebatch import slices
 __all__ = ["Objective", "Sums", "Terms", "blocks", "known_part", "objective", "sparse_sums"]
 
 BLOCK = 1024  # frames at a time: temporaries stay small, float32 sums stay short
+LEAST_SHARE = 1e-6  # of a component's mean row, where its entries count
 BLOCK_ENTRIES = 2**22  # and so many entries of sparse frames, where all must be visited
 
 
@@ -30,7 +32,7 @@ class Terms(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Over frames: Σ h v y^(β−2) and Σ h y^(β−1), (n_components, n_bins)."""
+    """Over frames: Σ h v y^(β−2) and Σ h y^(β−1), (n_components, n_bins), by their weights."""
 
     weighted: Array
     inverse: Array
@@ -40,7 +42,10 @@ class Objective(Protocol):
     """The objective of some frames as a function of their activations."""
 
     def fresh_start(self) -> Array:
-        """Equal activations at the gain that minimises the divergence, one for each frame."""
+        """Equal activations at the gain that minimises the divergence, one for each frame.
+
+        With weights of entries one for each component, (n, n_components).
+        """
         ...
 
     def at(self, point: Array, rows: Array) -> Terms:
@@ -51,20 +56,20 @@ class Objective(Protocol):
         """d(ε + v, ε + h W), one float64 value per frame."""
         ...
 
-    def sums(self, activations: Array) -> Sums:
-        """What the statistics need of all frames."""
+    def sums(self, activations: Array, counted: Array) -> Sums:
+        """What the statistics need of all frames; `counted` are h times the frames' weights."""
         ...
 
 
 def objective(frames: LevelledFrames, problem: Problem) -> Objective:
     """The quickest way for these frames and this divergence."""
     beta, is_sparse = problem.divergence.beta, isinstance(frames.values, SparseFrames)
-    if beta == 2:
+    if beta == 2 and frames.weights is None:
         return Quadratic(frames, problem)
     if is_sparse and beta == 1:
         return SparseKullbackLeibler(frames, problem)
     if is_sparse:
-        frames = LevelledFrames(frames.values.toarray(), frames.level, frames.active)
+        frames = replace(frames, values=frames.values.toarray())
     return Dense(frames, problem)
 
 
@@ -86,11 +91,11 @@ def known_part(frames: LevelledFrames, problem: Problem) -> Array:
 
 
 class Dense:
-    """Over all entries: equation (1), with ε as in Algorithm 1."""
+    """Over all entries: equation (1), with ε as in Algorithm 1, each by its weight."""
 
     def __init__(self, frames: LevelledFrames, problem: Problem) -> None:
         dtype = frames.values.dtype
-        self._problem = problem
+        self._problem, self._weights = problem, frames.weights
         self._dictionary = problem.dictionary.astype(dtype)
         self._target = frames.values + dtype.type(problem.floor)
         self._known = np.broadcast_to(known_part(frames, problem), self._target.shape)
@@ -99,6 +104,8 @@ class Dense:
         problem, dtype = self._problem, self._target.dtype
         n_components, n_bins = problem.dictionary.shape
         even, beta = n_bins / n_components, problem.divergence.beta
+        if self._weights is not None:
+            return self._start_of_known(even, beta)
         model = (even * problem.dictionary.sum(axis=0) + problem.floor).astype(dtype)
         if beta == 0:
             gain = np.sum(self._target / model, axis=1) / n_bins
@@ -107,22 +114,43 @@ class Dense:
         start: Array = dtype.type(even) * gain
         return start
 
+    def _start_of_known(self, even: float, beta: float) -> Array:
+        """Components that are equal where entries count, since the others are as if absent."""
+        weights, dictionary = self._weights, self._dictionary
+        shares = weights @ dictionary.T
+        shares /= weights.mean(axis=1, keepdims=True)
+        first = weights.dtype.type(even) / np.maximum(shares, LEAST_SHARE)
+        model = first @ dictionary + weights.dtype.type(self._problem.floor)
+        above = np.sum(weights * self._target * model ** (beta - 1), axis=1, dtype=np.float64)
+        gain: Any = above / np.sum(weights * model**beta, axis=1, dtype=np.float64)
+        start: Array = first * gain[:, None]
+        return start
+
     def at(self, point: Array, rows: Array) -> Terms:
         divergence, dictionary = self._problem.divergence, self._dictionary
         model = point @ dictionary + self._known[rows]
         is_watched = bool(self._problem.solver.momentum)
         terms = divergence.step_terms(self._target[rows], model, cost=is_watched)
+        if self._weights is not None:
+            terms = terms.times(self._weights[rows])
         fit: Any = np.zeros(len(point))
         if is_watched:
             fit = np.sum(terms.cost, axis=1, dtype=np.float64)
         return Terms(terms.data @ dictionary.T, terms.model @ dictionary.T, fit)
 
     def divergences(self, activations: Array) -> Array:
-        return self._problem.divergence.value(self._target, self._model(activations))
+        divergence, model = self._problem.divergence, self._model(activations)
+        if self._weights is None:
+            return divergence.value(self._target, model)
+        terms = divergence.step_terms(self._target, model, cost=True).times(self._weights)
+        found: Array = terms.cost.sum(axis=1, dtype=np.float64)
+        return found
 
-    def sums(self, activations: Array) -> Sums:
+    def sums(self, activations: Array, counted: Array) -> Sums:
         terms = self._problem.divergence.step_terms(self._target, self._model(activations))
-        return Sums(activations.T @ terms.data, (activations.T @ terms.model).astype(np.float64))
+        if self._weights is not None:
+            terms = terms.times(self._weights)
+        return Sums(counted.T @ terms.data, (counted.T @ terms.model).astype(np.float64))
 
     def _model(self, activations: Array) -> Array:
         model: Array = activations @ self._dictionary + self._known
@@ -184,11 +212,11 @@ class Quadratic:
         squares: Array = np.einsum("tf,tf->t", difference, difference) / 2
         return squares
 
-    def sums(self, activations: Array) -> Sums:
-        h = activations.astype(np.float64)
+    def sums(self, activations: Array, counted: Array) -> Sums:
+        h = counted.astype(np.float64)
         floor = self._floor * h.sum(axis=0)[:, None]
-        weighted = np.asarray((_matrix(self._values).T @ activations).T, dtype=np.float64) + floor
-        inverse = (h.T @ h) @ self._dictionary + floor
+        weighted = np.asarray((_matrix(self._values).T @ counted).T, dtype=np.float64) + floor
+        inverse = (h.T @ activations.astype(np.float64)) @ self._dictionary + floor
         if self._spectrum is not None:
             inverse = inverse + np.outer(self._gain @ h, self._spectrum)
         return Sums(weighted, inverse)
@@ -202,7 +230,8 @@ class SparseKullbackLeibler:
     """
 
     def __init__(self, frames: LevelledFrames, problem: Problem) -> None:
-        self._frames, self._problem, self._level = frames.values, problem, frames.level
+        self._frames, self._problem = frames.values, problem
+        self._weights = frames.relative_weights
         self._target = frames.values.values + frames.values.dtype.type(problem.floor)
         self._bins, self._rows = frames.values.bins, frames.values.rows
         self._dictionary = problem.dictionary.astype(frames.values.dtype)
@@ -236,10 +265,10 @@ class SparseKullbackLeibler:
     def divergences(self, activations: Array) -> Array:
         return self._fit(activations, self._ratio(activations))
 
-    def sums(self, activations: Array) -> Sums:
+    def sums(self, activations: Array, counted: Array) -> Sums:
         ratio = self._frames.with_values(self._ratio(activations))
-        weighted = (ratio.matrix.T @ activations).T.astype(np.float64)
-        return sparse_sums(weighted, activations, self._problem)
+        weighted = (ratio.matrix.T @ counted).T.astype(np.float64)
+        return sparse_sums(weighted, activations, self._problem, self._weights)
 
     def _ratio(self, activations: Array) -> Array:
         model = self._known.copy()
@@ -254,14 +283,20 @@ class SparseKullbackLeibler:
         return fit
 
 
-def sparse_sums(weighted: Array, activations: Array, problem: Problem) -> Sums:
+def sparse_sums(
+    weighted: Array, activations: Array, problem: Problem, weights: Array | None = None
+) -> Sums:
     """Those of Kullback-Leibler, from Σ h v / y over the entries that are not zero.
 
     The others have ε / y of their own, about ε / (w h + ε) with h the component's mean: without it
     an entry that no frame has yet would end at zero, where it could never grow.
     """
-    total = activations.sum(axis=0, dtype=np.float64)[:, None]
-    mean = total / max(1, len(activations))
+    if weights is None:
+        total = activations.sum(axis=0, dtype=np.float64)[:, None]
+        mean = total / max(1, len(activations))
+    else:
+        total = (activations.T.astype(np.float64) @ weights)[:, None]
+        mean = total / weights.sum(dtype=np.float64)
     rest = problem.floor * total / (problem.dictionary * mean + problem.floor)
     return Sums(weighted + rest, np.broadcast_to(total, weighted.shape))
 

@@ -13,7 +13,14 @@ import numpy as np
 
 from ondes.nmf.backends.objectives import Objective, blocks, objective
 from ondes.nmf.divergence import Array, LevelledFrames
-from ondes.nmf.problem import ACTIVATION_CEILING, ACTIVATION_FLOOR, TOLERATED_RISE, Problem, power
+from ondes.nmf.problem import (
+    ACTIVATION_CEILING,
+    ACTIVATION_FLOOR,
+    LEAST_DENOMINATOR,
+    TOLERATED_RISE,
+    Problem,
+    power,
+)
 from ondes.nmf.statistics import Statistics
 
 NAME = "reference"
@@ -73,7 +80,7 @@ def fresh_start(frames: LevelledFrames, problem: Problem) -> Array:
 
 def _fresh_start(terms: Objective, frames: LevelledFrames, problem: Problem) -> Array:
     start = terms.fresh_start().astype(frames.values.dtype)
-    return np.repeat(start[:, None], len(problem.dictionary), axis=1)
+    return start if start.ndim == 2 else np.repeat(start[:, None], len(problem.dictionary), axis=1)
 
 
 def encode(
@@ -102,9 +109,8 @@ def encode(
 
 def _solve(frames: LevelledFrames, problem: Problem, start: Array | None) -> Array:
     solver, dtype = problem.solver, frames.values.dtype
-    n_bins = problem.dictionary.shape[1]
     terms = objective(frames, problem)
-    tolerated = TOLERATED_RISE * n_bins
+    n_bins = np.broadcast_to(frames.totals, len(frames))
     sparsity = problem.sparsity_slope.astype(dtype) if problem.sparsity else dtype.type(0)
 
     begin = _fresh_start(terms, frames, problem) if start is None else start
@@ -117,13 +123,15 @@ def _solve(frames: LevelledFrames, problem: Problem, start: Array | None) -> Arr
     for _ in range(solver.max_steps):
         numerator, below, fit = terms.at(point, active)
         denominator = below + penalty_slope(point, problem) + sparsity
+        if frames.weights is not None:  # of a component of which nothing is known
+            denominator = np.maximum(denominator, LEAST_DENOMINATOR)
         step = point * power(numerator / denominator, solver.exponent)
         step = np.clip(step, dtype.type(ACTIVATION_FLOOR), dtype.type(ACTIVATION_CEILING))
-        residual = np.sum(point * np.abs(numerator - denominator), axis=1) / n_bins
+        residual = np.sum(point * np.abs(numerator - denominator), axis=1) / n_bins[active]
 
         if solver.momentum:
             cost = fit + penalty_value(point, problem)
-            risen = cost > lowest + tolerated
+            risen = cost > lowest + TOLERATED_RISE * n_bins[active]
             lowest = np.minimum(lowest, cost)
             age = np.where(risen, 0, age + 1) % len(solver.momentum)
             weight = np.asarray(solver.momentum, dtype=dtype)[age][:, None]
@@ -164,14 +172,20 @@ def summarise(
 
 def _accumulate(frames: LevelledFrames, activations: Array, problem: Problem) -> Statistics:
     terms = objective(frames, problem)
-    gradient = penalty_slope(activations, problem) * activations
+    weights, unit = frames.relative_weights, frames.largest_weight
+    counted = activations if weights is None else activations * weights[:, None]
+    gradient = penalty_slope(activations, problem) * counted
     with np.errstate(over="ignore"):  # see `Statistics.from_sums`
-        sums = terms.sums(activations)
+        weighted, inverse = terms.sums(activations, counted)
+    divergences = terms.divergences(activations)
+    if frames.frame_weights is not None:
+        divergences = divergences * frames.frame_weights
     return Statistics.from_sums(
         problem.dictionary,
-        *sums,
-        penalty_gradient=gradient.sum(axis=0, dtype=np.float64),
-        divergence=float(terms.divergences(activations).sum()),
-        n_frames=float(len(frames)),
+        weighted * unit if unit != 1 else weighted,
+        inverse * unit,
+        penalty_gradient=gradient.sum(axis=0, dtype=np.float64) * unit,
+        divergence=float(divergences.sum()),
+        n_frames=frames.n_frames,
         beta=problem.divergence.beta,
     )

@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.nmf.divergence import Array, LevelledFrames
+from ondes.nmf.divergence import FRAME_WEIGHTS, Array, LevelledFrames
 from ondes.rebatch import slices
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ __all__ = [
     "check",
     "download",
     "fits",
+    "has_missing",
     "is_foreign",
     "is_tensor",
     "level",
@@ -34,6 +35,7 @@ __all__ = [
     "levels",
     "numpy_dtype",
     "on_host",
+    "refuse",
     "rows_of",
     "upload",
 ]
@@ -72,9 +74,13 @@ class Chain:
         return taken
 
     def any(self, axis: int | None = None) -> Any:
-        """As that of an array, for all numbers or for each row."""
-        found = [array.any(axis=axis) for array in self._arrays]
-        return any(found) if axis is None else np.concatenate(found)
+        """As that of an array, for all numbers or for each row; a missing one is none."""
+        found = [active_rows(array) for array in self._arrays]
+        return any(map(np.any, found)) if axis is None else np.concatenate(found)
+
+    def has_missing(self) -> bool:
+        """Whether an entry is missing, NaN."""
+        return any(map(has_missing, self._arrays))
 
 
 def is_tensor(given: Any) -> bool:
@@ -128,10 +134,26 @@ def numpy_dtype(frames: Array) -> np.dtype[Any]:
 
 
 def active_rows(frames: Array) -> Array:
-    """Which rows have a number that is not zero."""
-    active: Any = frames.any(axis=1)
-    found: Array = active.cpu().numpy() if is_tensor(active) else active
-    return found
+    """Which rows have a number that is neither zero nor missing."""
+    found: Any
+    if is_tensor(frames):
+        found = cast(Any, frames > 0).any(dim=1).cpu().numpy()
+    elif isinstance(frames, np.ndarray):
+        found = np.fmax.reduce(frames, axis=1) > 0
+    else:
+        found = frames.any(axis=1)
+    active: Array = found
+    return active
+
+
+def has_missing(frames: Array) -> bool:
+    """Whether an entry is missing, NaN."""
+    if is_tensor(frames):
+        tensor: Any = frames
+        return bool(tensor.isnan().any())
+    if isinstance(frames, np.ndarray):
+        return bool(np.isnan(frames.sum()))
+    return isinstance(frames, Chain) and frames.has_missing()
 
 
 def rows_of(frames: Array, numbers: NDArray[np.intp]) -> Array:
@@ -175,20 +197,44 @@ def check(frames: Tensor, name: str) -> None:
         lowest, highest = torch.stack(frames.aminmax()).tolist()
         if lowest >= 0 and highest < np.inf:
             return
-        from sklearn.utils import assert_all_finite
-        from sklearn.utils.validation import check_non_negative
-
-        on_host = frames.cpu().numpy()
-        assert_all_finite(on_host, input_name="X", estimator_name=name)
-        check_non_negative(on_host, name)
+        lowest, highest = torch.stack(frames.nan_to_num(nan=0.0, posinf=np.inf).aminmax()).tolist()
+        if lowest >= 0 and highest < np.inf:
+            return
+        refuse(frames.cpu().numpy(), name)
 
 
-def levels(frames: Tensor, background: Array | None = None) -> Tensor:
-    """The level of each frame, as `ondes.nmf.divergence.level_frames` defines it."""
+def refuse(frames: Array, name: str) -> None:
+    """Raise scikit-learn's ValueError for numbers that are infinite or negative."""
+    from sklearn.utils import assert_all_finite
+    from sklearn.utils.validation import check_non_negative
+
+    assert_all_finite(frames, allow_nan=True, input_name="X", estimator_name=name)
+    check_non_negative(np.where(np.isnan(frames), 0, frames), name)
+
+
+def levels(
+    frames: Tensor, background: Array | None = None, feature_weight: Array | None = None
+) -> Tensor:
+    """The level of each frame, as `ondes.nmf.divergence.levels` defines it."""
     from ondes.nmf.backends.devices import widest
 
-    level = frames.sum(dim=1, dtype=widest(frames.device)) / frames.shape[1]
-    return level if background is None else level + float(background.mean())
+    wide = widest(frames.device)
+    if feature_weight is None:
+        level = frames.sum(dim=1, dtype=wide) / frames.shape[1]
+        if not bool(level.isnan().any()):
+            return level if background is None else level + float(background.mean())
+    weights = entry_weights(frames, feature_weight)
+    totals = weights.sum(dim=1, dtype=wide)
+    sums = (frames.nan_to_num(nan=0.0) * weights).sum(dim=1, dtype=wide)
+    if background is not None:
+        sums += (weights @ weights.new_tensor(background)).to(wide)
+    return (sums / totals).where(totals > 0, 0.0)
+
+
+def entry_weights(frames: Tensor, feature_weight: Array | None = None) -> Tensor:
+    """What `ondes.nmf.divergence.entry_weights` does."""
+    weights = (~frames.isnan()).to(frames.dtype)
+    return weights if feature_weight is None else weights * weights.new_tensor(feature_weight)
 
 
 def levelled(frames: Tensor, level: Tensor) -> Tensor:
@@ -196,11 +242,21 @@ def levelled(frames: Tensor, level: Tensor) -> Tensor:
     return (frames / level[:, None]).to(frames.dtype)
 
 
-def level(frames: Tensor, background: Array | None = None) -> LevelledFrames:
+def level(
+    frames: Tensor,
+    background: Array | None = None,
+    feature_weight: Array | None = None,
+    exponent: float = 0.0,
+) -> LevelledFrames:
     """What `ondes.nmf.divergence.level_frames` does, with tensors in the place of arrays."""
-    level = levels(frames, background)
+    level = levels(frames, background, feature_weight)
     active = level > 0
     if not bool(active.all()):
         frames, level = frames[active], level[active]
-    parts: Any = levelled(frames, level), level, active
+    values, weights = levelled(frames, level), None
+    if feature_weight is not None or has_missing(cast(Any, values)):
+        weights = entry_weights(frames, feature_weight)
+        values = values.nan_to_num(nan=1.0)
+    each = None if exponent == 0 else (level**exponent).clamp(*FRAME_WEIGHTS)
+    parts: Any = values, level, active, weights, None, each
     return LevelledFrames(*parts)

@@ -17,8 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ondes.nmf.backends.devices import Tensor, constants, memory_errors, ready, torch, widest
+from ondes.nmf.backends.objectives import LEAST_SHARE
 from ondes.nmf.divergence import Array, LevelledFrames
-from ondes.nmf.problem import ACTIVATION_CEILING, ACTIVATION_FLOOR, TOLERATED_RISE, Problem, power
+from ondes.nmf.problem import (
+    ACTIVATION_CEILING,
+    ACTIVATION_FLOOR,
+    LEAST_DENOMINATOR,
+    TOLERATED_RISE,
+    Problem,
+    power,
+)
 from ondes.nmf.statistics import Statistics
 from ondes.rebatch import slices
 
@@ -65,7 +73,7 @@ class TorchBackend:
             inverse,
             gradient,
             float(divergence),
-            float(len(frames)),
+            frames.n_frames,
             problem.divergence.beta,
         )
 
@@ -94,6 +102,12 @@ class TorchBackend:
                 problem,
                 **{name: here(array) for name, array in background.items()},
                 start=None if start is None else here(start),
+                weights=None if frames.weights is None else here(frames.weights),
+                frame_weights=(
+                    None
+                    if frames.frame_weights is None
+                    else here(frames.frame_weights, widest(self.device))
+                ),
                 precision=self.precision,
                 with_sums=with_sums,
             )
@@ -113,6 +127,8 @@ def divergences(frames: LevelledFrames, activations: Any, problem: Problem) -> A
         known = torch.outer((mean / level).to(values.dtype), spectrum) + problem.floor
     model = activations @ dictionary + known
     terms = problem.divergence.step_terms(values + problem.floor, model, torch, cost=True)
+    if frames.weights is not None:
+        terms = terms.times(frames.weights)
     return terms.cost.sum(dim=1, dtype=widest(values.device))
 
 
@@ -131,26 +147,40 @@ def solve(
     background: Tensor | None = None,
     background_activation: Tensor | None = None,
     start: Tensor | None = None,
+    weights: Tensor | None = None,
+    frame_weights: Tensor | None = None,
     precision: str = "tf32",
     with_sums: bool,
 ) -> tuple[Tensor, Sums | None]:
     """Find the activations of levelled frames, by the fused kernel where it applies.
 
     Dictionary and background (of mean one) are tensors beside them; of `problem` count the solver,
-    the floor, the penalty and its groups.
+    the floor, the penalty and its groups. Weights are those of entries and of frames: the fused
+    kernel knows neither, so with weights of frames the sums are made without it.
     """
     known: dict[str, Any] = {
         "background": background,
         "background_activation": background_activation,
-        "start": start,
-        "with_sums": with_sums,
     }
-    if is_fused(problem, values):
+    activations = None
+    if weights is None and is_fused(problem, values):
         from ondes.nmf.backends import fused
 
-        return fused.solve(values, dictionary, problem, precision=precision, **known)
+        is_all = frame_weights is None or not with_sums
+        activations, sums = fused.solve(
+            values,
+            dictionary,
+            problem,
+            precision=precision,
+            start=start,
+            with_sums=with_sums and is_all,
+            **known,
+        )
+        if is_all:
+            return activations, sums
+    known |= {"weights": weights, "frame_weights": frame_weights, "found": activations}
     with _products(precision, values):
-        return solve_plainly(values, dictionary, problem, **known)
+        return solve_plainly(values, dictionary, problem, start=start, with_sums=with_sums, **known)
 
 
 @contextlib.contextmanager
@@ -186,13 +216,22 @@ def solve_plainly(
     background: Tensor | None = None,
     background_activation: Tensor | None = None,
     start: Tensor | None = None,
+    weights: Tensor | None = None,
+    frame_weights: Tensor | None = None,
+    found: Tensor | None = None,
     with_sums: bool,
 ) -> tuple[Tensor, Sums | None]:
-    """What `solve` does, in plain tensor code, block by block."""
+    """What `solve` does, in plain tensor code, block by block; activations may be found already."""
     n_bins = values.shape[1]
     first = _even_start(dictionary, problem).to(values.dtype)
     dictionary = dictionary.to(values.dtype)
-    found = values.new_empty((len(values), len(dictionary)))
+    is_found = found is not None
+    if found is None:
+        found = values.new_empty((len(values), len(dictionary)))
+    unit, relative = None, None
+    if frame_weights is not None:
+        unit = frame_weights.amax() if len(values) else frame_weights.new_ones(())
+        relative = (frame_weights / unit).to(values.dtype)
     total = _no_sums(dictionary) if with_sums else None
     size = BLOCK if values.device.type == "cpu" else max(BLOCK, GPU_BLOCK // n_bins)
     for rows in slices(len(values), size):
@@ -200,15 +239,23 @@ def solve_plainly(
         known = target.new_full((1, 1), problem.floor)
         if background is not None and background_activation is not None:
             known = torch.outer(background_activation[rows], background) + problem.floor
+        each = None if weights is None else weights[rows]
         if start is None:
-            gain = _best_gain(target, first, problem.divergence.beta)
-            here = (n_bins / len(dictionary) * gain).expand(-1, len(dictionary))
+            if each is None:
+                gain = _best_gain(target, first, problem.divergence.beta)
+                here = (n_bins / len(dictionary) * gain).expand(-1, len(dictionary))
+            else:
+                here = _start_of_known(target, each, dictionary, problem)
         else:
             here = start[rows]
-        found[rows] = _descend(target, known, dictionary, problem, here)
+        if not is_found:
+            found[rows] = _descend(target, known, dictionary, problem, here, each)
         if total is not None:
-            part = _accumulate(target, known, dictionary, problem, found[rows])
+            counts = None if relative is None else relative[rows]
+            part = _accumulate(target, known, dictionary, problem, found[rows], each, counts)
             total = Sums(*(one + other for one, other in zip(total, part, strict=True)))
+    if total is not None and unit is not None:
+        total = Sums(*(sums * unit for sums in total))
     return found, total
 
 
@@ -221,6 +268,18 @@ def _even_start(dictionary: Tensor, problem: Problem) -> Tensor:
     return n_bins / n_components * dictionary.sum(dim=0) + problem.floor
 
 
+def _start_of_known(
+    target: Tensor, weights: Tensor, dictionary: Tensor, problem: Problem
+) -> Tensor:
+    n_components, n_bins = dictionary.shape
+    beta = problem.divergence.beta
+    shares = (weights @ dictionary.T) / weights.mean(dim=1, keepdim=True)
+    first = n_bins / n_components / shares.clamp(min=LEAST_SHARE)
+    model = first @ dictionary + problem.floor
+    above = (weights * target * model ** (beta - 1)).sum(dim=1, keepdim=True)
+    return first * (above / (weights * model**beta).sum(dim=1, keepdim=True))
+
+
 def _best_gain(target: Tensor, model: Tensor, beta: float) -> Tensor:
     if beta == 0:
         return (target / model).sum(dim=1, keepdim=True) / target.shape[1]
@@ -228,9 +287,17 @@ def _best_gain(target: Tensor, model: Tensor, beta: float) -> Tensor:
 
 
 def _descend(
-    target: Tensor, known: Tensor, dictionary: Tensor, problem: Problem, start: Tensor
+    target: Tensor,
+    known: Tensor,
+    dictionary: Tensor,
+    problem: Problem,
+    start: Tensor,
+    weights: Tensor | None = None,
 ) -> Tensor:
-    solver, n_bins = problem.solver, dictionary.shape[1]
+    solver = problem.solver
+    n_bins: Tensor | int = dictionary.shape[1]
+    if weights is not None:
+        n_bins = weights.sum(dim=1, dtype=widest(target.device))
     found = start.clamp(min=ACTIVATION_FLOOR)
     known = known.expand_as(target)
     momentum = constants(solver.momentum, found.dtype, found.device)
@@ -244,8 +311,12 @@ def _descend(
     for _ in range(solver.max_steps):
         model = torch.addmm(known, point, dictionary)
         terms = problem.divergence.step_terms(target, model, torch, cost=bool(solver.momentum))
+        if weights is not None:
+            terms = terms.times(weights)
         numerator = terms.data @ dictionary.T
         denominator = terms.model @ dictionary.T + _penalty_slope(point, problem) + sparsity
+        if weights is not None:
+            denominator = denominator.clamp(min=LEAST_DENOMINATOR)
         step = point * power(numerator / denominator, solver.exponent, torch)
         step = step.clamp(ACTIVATION_FLOOR, ACTIVATION_CEILING)
         residual = (point * (numerator - denominator).abs()).sum(dim=1) / n_bins
@@ -275,6 +346,8 @@ def _descend(
         if not going.all():
             active, here, point, age = active[going], here[going], point[going], age[going]
             target, known, lowest = target[going], known[going], lowest[going]
+            if weights is not None and isinstance(n_bins, Tensor):
+                weights, n_bins = weights[going], n_bins[going]
             if not len(active):
                 break
     return found
@@ -284,17 +357,28 @@ def _descend(
 
 
 def _accumulate(
-    target: Tensor, known: Tensor, dictionary: Tensor, problem: Problem, activations: Tensor
+    target: Tensor,
+    known: Tensor,
+    dictionary: Tensor,
+    problem: Problem,
+    activations: Tensor,
+    weights: Tensor | None = None,
+    frame_weights: Tensor | None = None,
 ) -> Sums:
     wide = widest(target.device)
     model = torch.addmm(known.expand_as(target), activations, dictionary)
     terms = problem.divergence.step_terms(target, model, torch, cost=True)
-    gradient = _penalty_slope(activations, problem) * activations
+    if weights is not None:
+        terms = terms.times(weights)
+    counted, cost = activations, terms.cost
+    if frame_weights is not None:
+        counted, cost = (each * frame_weights[:, None] for each in (counted, cost))
+    gradient = _penalty_slope(activations, problem) * counted
     return Sums(
-        weighted=(activations.T @ terms.data).to(wide),
-        inverse=(activations.T @ terms.model).to(wide),
+        weighted=(counted.T @ terms.data).to(wide),
+        inverse=(counted.T @ terms.model).to(wide),
         penalty_gradient=gradient.sum(dim=0, dtype=wide),
-        divergence=terms.cost.sum(dtype=wide),
+        divergence=cost.sum(dtype=wide),
     )
 
 
