@@ -88,7 +88,8 @@ void solve(const std::string& isa, In<T, 2> values, In<double, 2> dictionary, do
            double activation_floor, double activation_ceiling, double tolerated_rise,
            Out<T, 2> activations,
            Maybe<In<T, 2>> start, Maybe<In<double, 1>> background,
-           Maybe<In<T, 1>> background_activation, size_t max_steps, double exponent,
+           Maybe<In<T, 1>> background_activation, Maybe<In<T, 2>> weights,
+           Maybe<In<T, 1>> frame_weights, size_t max_steps, double exponent,
            const std::vector<T>& momentum, double tol, const std::string& penalty,
            double strength, double offset, In<std::int32_t, 1> groups, double beta, double sparsity,
            Maybe<Out<double, 2>> weighted, Maybe<Out<double, 2>> inverse,
@@ -108,10 +109,12 @@ void solve(const std::string& isa, In<T, 2> values, In<double, 2> dictionary, do
             "background must be (n_bins), its activation (n_frames)");
     require(beta == 0 || beta == 1, "beta must be 0 or 1");
     require(sparsity >= 0, "sparsity must not be negative");
-    const bool summing = weighted.has_value();
+    require(!weights || is(*weights, n, n_bins), "weights must be (n_frames, n_bins)");
+    require(!frame_weights || frame_weights->shape(0) == n, "frame_weights must be (n_frames)");
+    const bool summing = weighted.has_value(), has_one_inverse = beta == 1 && !weights;
     require(inverse.has_value() == summing && penalty_gradient.has_value() == summing &&
                 divergence.has_value() == summing &&
-                (!summing || (is(*weighted, k, n_bins) && is(*inverse, k, beta == 0 ? n_bins : 1) &&
+                (!summing || (is(*weighted, k, n_bins) && is(*inverse, k, has_one_inverse ? 1 : n_bins) &&
                               penalty_gradient->shape(0) == k && divergence->shape(0) == 1)),
             "sums must be (n_components, n_bins), the same or for KL (n_components, 1), "
             "(n_components) and (1)");
@@ -121,14 +124,18 @@ void solve(const std::string& isa, In<T, 2> values, In<double, 2> dictionary, do
     describe(problem, floor, activation_floor, activation_ceiling, tolerated_rise, max_steps,
              exponent, momentum, tol, penalty, strength, offset, groups, k, n_bins);
     const Loss loss = beta == 0 ? Loss::itakura_saito : Loss::kullback_leibler;
-    const Kernel<T>& kernel = find_kernel<T>(isa, loss);
+    const Weights mode = weights         ? Weights::entries
+                         : frame_weights ? Weights::frames
+                                         : Weights::none;
+    const Kernel<T>& kernel = find_kernel<T>(isa, loss, mode);
 
     const WithoutGil without_gil;
     const PackedModel<T> model(kernel, dictionary.data(), data_or_null(background), floor,
                                sparsity, k, n_bins, n_threads);
     model.describe(problem);
     const Frames<T> frames{values.data(), data_or_null(background_activation),
-                           data_or_null(start), activations.data()};
+                           data_or_null(start), activations.data(), data_or_null(weights),
+                           data_or_null(frame_weights)};
     const Totals totals{data_or_null(weighted), data_or_null(inverse),
                         data_or_null(penalty_gradient), data_or_null(divergence)};
     solve_batch(kernel, problem, frames, n, n_threads, summing ? &totals : nullptr);
@@ -193,7 +200,8 @@ template <class T> void define_solve(nb::module_& module) {
                "floor"_a, "activation_floor"_a, "activation_ceiling"_a, "tolerated_rise"_a,
                "activations"_a.noconvert(),
                "start"_a.noconvert().none(), "background"_a.noconvert().none(),
-               "background_activation"_a.noconvert().none(), "max_steps"_a, "exponent"_a,
+               "background_activation"_a.noconvert().none(), "weights"_a.noconvert().none(),
+               "frame_weights"_a.noconvert().none(), "max_steps"_a, "exponent"_a,
                "momentum"_a, "tol"_a, "penalty"_a, "strength"_a, "offset"_a,
                "groups"_a.noconvert(), "beta"_a, "sparsity"_a, "weighted"_a.noconvert().none(),
                "inverse"_a.noconvert().none(), "penalty_gradient"_a.noconvert().none(),

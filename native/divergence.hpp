@@ -104,4 +104,25 @@ template <class T> struct StepCost<T, Loss::kullback_leibler> {
     }
 };
 
+// The cost of a step where each entry has its own weight m: Σ m (v / y + log y), or for KL
+// Σ m (v log v / y + y).
+template <class T, Loss LOSS> struct WeightedCost {
+    Vec<T> sum = {};
+
+    void add(Vec<T> value, Vec<T> model, Vec<T> m) {
+        const T log_two = T(LOG_TWO);
+        if constexpr (LOSS == Loss::itakura_saito)
+            sum += m * (value / model + log_two * quick_log2<T>(model));
+        else
+            sum += m * (value * (log_two * quick_log2<T>(value / model)) + model);
+    }
+
+    void flush(double* sums) {
+        for (size_t i = 0; i < LANES<T>; ++i) sums[i] += double(sum[i]);
+        sum = Vec<T>{};
+    }
+
+    void finish(double*, size_t) {}
+};
+
 }  // namespace ondes::ONDES_ISA

@@ -68,7 +68,8 @@ Answer<T> solve(const ondes::Kernel<T>& kernel, const Shape& shape, bool plain, 
     problem.n_groups = n_components;
 
     Answer<T> answer(shape);
-    const ondes::Frames<T> frames{values.data(), nullptr, nullptr, answer.activations.data()};
+    const ondes::Frames<T> frames{values.data(), nullptr, nullptr, answer.activations.data(),
+                                  nullptr, nullptr};
     const ondes::Totals totals{answer.weighted.data(), answer.inverse.data(),
                                answer.penalty_gradient.data(), &answer.divergence};
     ondes::solve_batch(kernel, problem, frames, n_frames, n_threads, &totals);

@@ -47,10 +47,11 @@ inline const Kernels& find_kernels(const std::string& isa) {
     throw std::invalid_argument("this machine does not run instruction set " + isa);
 }
 
-template <class T> const Kernel<T>& find_kernel(const std::string& isa, Loss loss) {
+template <class T>
+const Kernel<T>& find_kernel(const std::string& isa, Loss loss, Weights weights = Weights::none) {
     const Kernels& kernels = find_kernels(isa);
-    if constexpr (sizeof(T) == 4) return kernels.single[int(loss)];
-    else return kernels.twice[int(loss)];
+    if constexpr (sizeof(T) == 4) return kernels.single[int(loss)][int(weights)];
+    else return kernels.twice[int(loss)][int(weights)];
 }
 
 template <class T> const SparseKernel<T>& find_sparse_kernel(const std::string& isa) {

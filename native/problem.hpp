@@ -10,6 +10,7 @@ namespace ondes {
 
 enum class Penalty { none, l1, group_log };
 enum class Loss { itakura_saito, kullback_leibler };  // β = 0 and 1
+enum class Weights { none, frames, entries };          // entries: and frames where there are any
 
 template <class T> struct Problem {
     std::size_t n_components, n_bins;
@@ -39,12 +40,15 @@ template <class T> struct Frames {
     const T* background;   // (n): the activation of the background, or null
     const T* start;        // (n, n_components), or null
     T* activations;        // (n, n_components)
+    const T* weights;        // (n, n_bins): what each entry counts, or null
+    const T* frame_weights;  // (n): what each frame counts in sums, or null
 };
 
 // Sums over a batch, to be added to.
 struct Totals {
     double* weighted;          // (n_components, n_bins): Σ h · v / y², or v / y for KL
     double* inverse;           // the same of h / y; for KL (n_components): Σ h, equal in all bins
+                               // unless entries have weights, then Σ h · weight
     double* penalty_gradient;  // (n_components): Σ h · slope of the penalty
     double* divergence;        // (1)
 };
@@ -58,9 +62,10 @@ template <class T> struct Chunks {
     double* divergences;    // (n_tiles, n_panels, lanes)
 };
 
-// The functions of one instruction set and divergence.
+// The functions of one instruction set and divergence, for frames with such weights.
 template <class T> struct Kernel {
     Loss loss;
+    Weights weights;
     std::size_t lanes, tile;
     std::size_t (*workspace_size)(const Problem<T>&);  // in T, for each function
     // Solves the frames from `first` to `last`, `tile` or `lanes` of them at a time.
@@ -124,8 +129,8 @@ struct PairSums {
 };
 
 struct Kernels {
-    Kernel<float> single[2];  // by Loss
-    Kernel<double> twice[2];
+    Kernel<float> single[2][3];  // by Loss and Weights
+    Kernel<double> twice[2][3];
     SparseKernel<float> sparse_single;
     SparseKernel<double> sparse_twice;
     std::size_t (*pair_workspace_size)(const PairSums&);

@@ -11,7 +11,7 @@
 
 namespace ondes::ONDES_ISA {
 
-template <class T, Loss LOSS> class Summation {
+template <class T, Loss LOSS, Weights WEIGHTS = Weights::none> class Summation {
   public:
     Summation(const Problem<T>& problem, const Frames<T>& frames, T* workspace)
         : p(problem), frames(frames) {
@@ -31,7 +31,7 @@ template <class T, Loss LOSS> class Summation {
         each_chunk(chunks, [&](size_t from, size_t to) {
             for (size_t k = 0; k < p.n_components; ++k) {
                 std::fill_n(chunks.weighted + k * p.row_stride + begin, end - begin, T(0));
-                if (IS) std::fill_n(chunks.inverse + k * p.row_stride + begin, end - begin, T(0));
+                if (BELOW) std::fill_n(chunks.inverse + k * p.row_stride + begin, end - begin, T(0));
             }
             each_tile(from, to, [&](size_t row, size_t n) {
                 load_rows(row, n);
@@ -49,19 +49,19 @@ template <class T, Loss LOSS> class Summation {
     // What is no sum for each bin; threads do not share it.
     void add_rest(const Chunks<T>& chunks, const Totals& totals) {
         const bool penalised = p.penalty != Penalty::none;
-        if (IS && !penalised) return;
+        if (BELOW && !penalised) return;
         double *const slope = chunks.rest, *const activation = slope + p.n_components;
         each_chunk(chunks, [&](size_t from, size_t to) {
             std::fill_n(chunks.rest, 2 * p.n_components, 0.0);
             each_tile(from, to, [&](size_t row, size_t n) {
-                if (!IS) add_activations(row, n, activation);
+                if (!BELOW) add_activations(row, n, activation);
                 if (!penalised) return;
-                load_rows(row, n);
-                add_penalty_gradient(n, slope);
+                load_rows(row, n, false);
+                add_penalty_gradient(row, n, slope);
             });
             for (size_t k = 0; k < p.n_components; ++k) {
                 totals.penalty_gradient[k] += slope[k];
-                if (!IS) totals.inverse[k] += activation[k];
+                if (!BELOW) totals.inverse[k] += activation[k];
             }
         });
     }
@@ -70,6 +70,9 @@ template <class T, Loss LOSS> class Summation {
     static constexpr size_t L = LANES<T>;
     static constexpr size_t N = VECTORS * L;  // frames, and most bins, at a time
     static constexpr bool IS = LOSS == Loss::itakura_saito;
+    static constexpr bool WEIGHTED = WEIGHTS != Weights::none;
+    static constexpr bool OF_ENTRIES = WEIGHTS == Weights::entries;
+    static constexpr bool BELOW = IS || OF_ENTRIES;  // whether Σ h y^(β−1) differs between bins
 
     const Problem<T>& p;
     const Frames<T>& frames;
@@ -78,9 +81,12 @@ template <class T, Loss LOSS> class Summation {
     const T* values;     // (n, n_bins): of these frames
     const T* by_frame;   // (n, n_rows): activations, and the background's
     T* with_background;  // (N, n_rows): the same where there is a background
-    T* point;            // (n_components, N): activations
+    T* point;            // (n_components, N): activations, by the weights of their frames
     T* rest;             // (N, L): the bins that fill no vector
-    T* inverse;          // (N, N): y, then 1 / y; IS alone
+    T* rest_weights;     // (N, L): their weights
+    const T* weights;    // (n, n_bins): of the entries of these frames
+    const T* counts;     // (n): of these frames, or null
+    T* inverse;          // (N, N): y, then 1 / y or the weight; not for plain KL
     T* weighted;         // (N, N): v / y²; for KL y, then v / y
     T* slopes;           // (n_groups, N): of the penalty
 
@@ -94,7 +100,8 @@ template <class T, Loss LOSS> class Summation {
         with_background = take(p.n_rows);
         point = take(p.n_components);
         rest = take(L);
-        inverse = take(IS ? N : 0);
+        rest_weights = take(OF_ENTRIES ? L : 0);
+        inverse = take(BELOW ? N : 0);
         weighted = take(N);
         slopes = take(p.n_groups);
     }
@@ -113,15 +120,23 @@ template <class T, Loss LOSS> class Summation {
         for (; first < last; first += N) body(first, std::min(last - first, N));
     }
 
-    void load_rows(size_t first, size_t n) {
+    void load_rows(size_t first, size_t n, bool by_weight = WEIGHTED) {
         const size_t n_components = p.n_components, n_rows = p.n_rows, whole = p.n_bins / L * L;
         const T* const h = frames.activations + first * n_components;
         values = frames.values + first * p.n_bins;
         by_frame = frames.background ? with_background : h;
+        counts = WEIGHTED && frames.frame_weights ? frames.frame_weights + first : nullptr;
+        if constexpr (OF_ENTRIES) weights = frames.weights + first * p.n_bins;
         for (size_t i = 0; i < n; ++i) {
             for (size_t k = 0; k < n_components; ++k) point[k * N + i] = h[i * n_components + k];
+            if (by_weight && counts)
+                for (size_t k = 0; k < n_components; ++k) point[k * N + i] *= counts[i];
             for (size_t bin = whole; bin < p.row_stride; ++bin)
                 rest[i * L + bin - whole] = bin < p.n_bins ? values[i * p.n_bins + bin] : 0;
+            if constexpr (OF_ENTRIES)
+                for (size_t bin = whole; bin < p.row_stride; ++bin)
+                    rest_weights[i * L + bin - whole] =
+                        bin < p.n_bins ? weights[i * p.n_bins + bin] : 0;
             if (!frames.background) continue;
             std::copy_n(h + i * n_components, n_components, with_background + i * n_rows);
             with_background[i * n_rows + n_components] = frames.background[first + i];
@@ -136,12 +151,28 @@ template <class T, Loss LOSS> class Summation {
             const T* const from = values + i * p.n_bins + bin + v * L;
             return (in_rest ? at(rest + i * L) : loose(from)) + p.floor;
         };
-        T* const y = IS ? inverse : weighted;
-        Vec<T> excess = {};  // Σ y − v
+        T* const y = BELOW ? inverse : weighted;
+        Vec<T> excess = {};  // Σ y − v; of weighted frames their divergences
         const auto divide = [&](size_t i, size_t v, Vec<T> model) {
             const Vec<T> value = target(i, v);
-            weigh<LOSS>(value, model, inverse + i * N + v * L, weighted + i * N + v * L);
-            if constexpr (!IS) excess += model - value;
+            T *const below = inverse + i * N + v * L, *const above = weighted + i * N + v * L;
+            weigh<LOSS>(value, model, below, above);
+            if constexpr (WEIGHTED) {
+                Vec<T> m = counts ? all(counts[i]) : all(T(1));
+                const Vec<T> ratio = IS ? value * at(below) : at(above);
+                const Vec<T> log_ratio = quick_log2<T>(ratio) * T(LOG_TWO);
+                if constexpr (OF_ENTRIES) {
+                    const bool in_rest = v == V - 1 && !is_whole;
+                    const T* const from = weights + i * p.n_bins + bin + v * L;
+                    const Vec<T> weight = in_rest ? at(rest_weights + i * L) : loose(from);
+                    at(above) *= weight;
+                    at(below) = IS ? at(below) * weight : weight;
+                    m *= weight;
+                }
+                excess += m * (IS ? ratio - 1 - log_ratio : value * log_ratio + model - value);
+            } else if constexpr (!IS) {
+                excess += model - value;
+            }
         };
         by_rows<ROWS_OF<V>>(n, [&](size_t row, auto rows) {
             product<rows, V>(
@@ -172,8 +203,9 @@ template <class T, Loss LOSS> class Summation {
             add_rows(weighted, sums.weighted, 0, rows, [&](size_t i) { divide_row(i + AHEAD); });
         });
         add(weighted, sums.weighted, first);
-        if constexpr (IS) add(inverse, sums.inverse, 0);
+        if constexpr (BELOW) add(inverse, sums.inverse, 0);
         for (size_t i = 0; i < L; ++i) each[i] = excess[i];
+        if constexpr (WEIGHTED) return;
         for (size_t v = 0; v < V; ++v) {
             Divergence<T, LOSS> divergence;
             const T* const x = (IS ? inverse : weighted) + v * L;
@@ -186,18 +218,27 @@ template <class T, Loss LOSS> class Summation {
     void add_activations(size_t first, size_t n, double* sums) const {
         const T* h = frames.activations + first * p.n_components;
         for (size_t i = 0; i < n; ++i, h += p.n_components)
-            for (size_t k = 0; k < p.n_components; ++k) sums[k] += double(h[k]);
+            for (size_t k = 0; k < p.n_components; ++k) {
+                double each = double(h[k]);
+                if constexpr (WEIGHTED) each *= double(frames.frame_weights[first + i]);
+                sums[k] += each;
+            }
     }
 
-    void add_penalty_gradient(size_t n, double* sums) {
+    void add_penalty_gradient(size_t first, size_t n, double* sums) {
         alignas(VECTOR_BYTES) T value[N];
         // Lanes without a frame are computed all the same: let them be harmless.
         for (size_t k = 0; k < p.n_components; ++k)
             std::fill(point + k * N + n, point + (k + 1) * N, T(1));
         penalise<VECTORS, N>(p, point, slopes, value);
         for (size_t k = 0; k < p.n_components; ++k)
-            for (size_t i = 0; i < n; ++i)
-                sums[k] += double(slopes[p.groups[k] * N + i] * point[k * N + i]);
+            for (size_t i = 0; i < n; ++i) {
+                const double sum = double(slopes[p.groups[k] * N + i] * point[k * N + i]);
+                if (WEIGHTED && frames.frame_weights)
+                    sums[k] += sum * double(frames.frame_weights[first + i]);
+                else
+                    sums[k] += sum;
+            }
     }
 
     void add_chunk(const Chunks<T>& chunks, size_t begin, size_t end, const Totals& totals) const {
@@ -207,7 +248,7 @@ template <class T, Loss LOSS> class Summation {
                     total[k * p.n_bins + bin] += double(chunk[k * p.row_stride + bin]);
         };
         add(chunks.weighted, totals.weighted);
-        if constexpr (IS) add(chunks.inverse, totals.inverse);
+        if constexpr (BELOW) add(chunks.inverse, totals.inverse);
     }
 };
 

@@ -18,7 +18,7 @@
 
 namespace ondes::ONDES_ISA {
 
-template <class T, Loss LOSS, size_t WIDTH> class Tile {
+template <class T, Loss LOSS, size_t WIDTH, bool WEIGHTED = false> class Tile {
   public:
     static constexpr size_t L = LANES<T>;
     static constexpr size_t N = WIDTH * L;  // frames
@@ -27,7 +27,9 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
     template <bool WITH_COST> static constexpr size_t BLOCK = WITH_COST ? 96 : 260;
     static constexpr size_t DEPTH = 128;  // components whose activations wait in cache
     static constexpr bool IS = LOSS == Loss::itakura_saito;
-    using Cost = StepCost<T, LOSS>;
+    // Whether what is below in a step depends on the model, and not on components alone.
+    static constexpr bool BELOW = IS || WEIGHTED;
+    using Cost = std::conditional_t<WEIGHTED, WeightedCost<T, LOSS>, StepCost<T, LOSS>>;
 
     Tile(const Problem<T>& problem, const Frames<T>& frames, T* workspace)
         : p(problem), frames(frames) {
@@ -71,14 +73,18 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
     T* point;        // (n_rows, N): where the next step starts from
     T* here;         // (n_components, N): where the last good step led
     T* numerator;    // (n_components, N), then the step itself
-    T* denominator;  // (n_components, N): its part that depends on the model; IS alone has one
-    T* inverse;      // (BLOCK<false>, N): y, then 1 / y; IS alone
+    T* denominator;  // (n_components, N): its part that depends on the model; not for plain KL
+    T* inverse;      // (BLOCK<false>, N): y, then 1 / y or the weight; not for plain KL
     T* weighted;     // (BLOCK<false>, N): v / y²; for KL y, then v / y
+    T* mass;         // (n_bins, N): what each entry counts, where they have weights
+    T* even;         // (row_stride) and more: see `begin_known`
     T* slopes;       // (n_groups, N): what the penalty adds to the denominator
 
     alignas(VECTOR_BYTES) T residual[N], penalty[N], weight[N];
     alignas(VECTOR_BYTES) typename Bits<T>::Int risen[N];
+    alignas(VECTOR_BYTES) T total[N];  // Σ of a frame's weights
     double fit[N], lowest[N];
+    const T* known;  // the weights that `even` is for
     size_t age[N], n_steps[N], frame[N];
     size_t n_alive, n_vectors, next, end;
 
@@ -93,10 +99,13 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
         point = take(p.n_rows);
         here = take(p.n_components);
         numerator = take(p.n_components);
-        denominator = take(IS ? p.n_components : 0);
-        inverse = take(IS ? BLOCK<false> : 0);
+        denominator = take(BELOW ? p.n_components : 0);
+        inverse = take(BELOW ? BLOCK<false> : 0);
         weighted = take(BLOCK<false>);
         slopes = take(p.n_groups);
+        mass = take(WEIGHTED ? p.n_bins : 0);
+        even = take(WEIGHTED ? (2 * p.row_stride + p.n_components + N - 1) / N : 0);
+        known = nullptr;
     }
 
     // ---- Which frame is in which lane ----
@@ -104,6 +113,8 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
     // Frames for all lanes; whole vectors of them are turned at once.
     void take_first() {
         size_t lane = 0;
+        if (WEIGHTED)
+            for (; lane < n_vectors * L; ++lane) take_next(lane);
         for (; lane < n_vectors * L && end - next >= L; lane += L) {
             transpose(frames.values + next * p.n_bins, p.n_bins, p.floor, target + lane, N);
             Vec<T> even = {};
@@ -126,12 +137,68 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
         const T* const values = frames.values + next * p.n_bins;
         for (size_t bin = 0; bin < p.n_bins; ++bin) target[bin * N + lane] = values[bin] + p.floor;
         const T* const start = frames.start ? frames.start + next * p.n_components : nullptr;
-        const T even = start ? 0 : even_activation(next);
-        for (size_t k = 0; k < p.n_components; ++k)
-            point[k * N + lane] = here[k * N + lane] =
-                std::max(start ? start[k] : even, p.activation_floor);
+        if constexpr (WEIGHTED) {
+            begin_known(lane, start);
+        } else {
+            const T even = start ? 0 : even_activation(next);
+            for (size_t k = 0; k < p.n_components; ++k)
+                point[k * N + lane] = here[k * N + lane] =
+                    std::max(start ? start[k] : even, p.activation_floor);
+        }
         begin(lane);
     }
+
+    // The weights of a frame, and where its activations start: with components that are equal where
+    // entries count, since the others are as if absent. Many frames have the same weights: what
+    // follows from these alone is kept.
+    void begin_known(size_t lane, const T* start) {
+        const T* const weights = frames.weights + next * p.n_bins;
+        T *const model = even, *const below = even + p.row_stride, *const first =
+                                                                       below + p.row_stride;
+        if (!known || !std::equal(weights, weights + p.n_bins, known)) {
+            known = weights;
+            weigh_model(weights, model, below, first);
+        }
+        double sum = 0, above = 0, under = 0;
+        const T* const values = frames.values + next * p.n_bins;
+        for (size_t bin = 0; bin < p.n_bins; ++bin) {
+            mass[bin * N + lane] = weights[bin];
+            sum += double(weights[bin]);
+            above += double((values[bin] + p.floor) * below[bin]);
+            under += double(IS ? weights[bin] : model[bin] * weights[bin]);
+        }
+        total[lane] = T(sum);
+        const T gain = T(above / under);
+        for (size_t k = 0; k < p.n_components; ++k)
+            point[k * N + lane] = here[k * N + lane] =
+                std::max(start ? start[k] : gain * first[k], p.activation_floor);
+    }
+
+    // The first activations of all components, the model that they make, and what each bin of a
+    // frame counts for the gain: its weight times y^(β−1).
+    void weigh_model(const T* weights, T* model, T* below, T* first) {
+        double sum = 0;
+        for (size_t bin = 0; bin < p.n_bins; ++bin) sum += double(weights[bin]);
+        const T mean = T(sum / double(p.n_bins)), each = T(double(p.n_bins) / p.n_components);
+        std::fill_n(model, p.row_stride, p.floor);
+        for (size_t k = 0; k < p.n_components; ++k) {
+            const T* const row = p.rows + k * p.row_stride;
+            T sums[L] = {};
+            size_t bin = 0;
+            for (; bin + L <= p.n_bins; bin += L)
+                for (size_t i = 0; i < L; ++i) sums[i] += row[bin + i] * weights[bin + i];
+            for (; bin < p.n_bins; ++bin) sums[0] += row[bin] * weights[bin];
+            T share = 0;
+            for (size_t i = 0; i < L; ++i) share += sums[i];
+            first[k] = each / std::max(share / mean, LEAST_SHARE);
+            for (bin = 0; bin < p.row_stride; bin += L) at(model + bin) += first[k] * at(row + bin);
+        }
+        for (size_t bin = 0; bin < p.n_bins; ++bin)
+            below[bin] = IS ? weights[bin] / model[bin] : weights[bin];
+    }
+
+    static constexpr T LEAST_SHARE = T(1e-6);  // of a component's mean row
+    static constexpr T LEAST_BELOW = T(1e-37);
 
     void begin(size_t lane) {
         age[lane] = n_steps[lane] = 0;
@@ -148,6 +215,10 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
         age[lane] = 0;
         lowest[lane] = std::numeric_limits<double>::infinity();
         for (size_t bin = 0; bin < p.n_bins; ++bin) target[bin * N + lane] = 1;
+        if constexpr (WEIGHTED) {
+            for (size_t bin = 0; bin < p.n_bins; ++bin) mass[bin * N + lane] = 1;
+            total[lane] = T(p.n_bins);
+        }
         for (size_t k = 0; k < p.n_rows; ++k) point[k * N + lane] = 1;
         for (size_t k = 0; k < p.n_components; ++k) here[k * N + lane] = 1;
     }
@@ -197,6 +268,10 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
         for (size_t bin = 0; bin < p.n_bins; ++bin) target[bin * N + to] = target[bin * N + from];
         for (size_t k = 0; k < p.n_rows; ++k) point[k * N + to] = point[k * N + from];
         for (size_t k = 0; k < p.n_components; ++k) here[k * N + to] = here[k * N + from];
+        if constexpr (WEIGHTED) {
+            for (size_t bin = 0; bin < p.n_bins; ++bin) mass[bin * N + to] = mass[bin * N + from];
+            total[to] = total[from];
+        }
         lowest[to] = lowest[from];
         age[to] = age[from];
         n_steps[to] = n_steps[from];
@@ -211,12 +286,12 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
         for (size_t k = 0; k < p.n_components; ++k)
             for (size_t v = 0; v < V; ++v) {
                 at(numerator + k * N + v * L) = Vec<T>{};
-                if constexpr (IS) at(denominator + k * N + v * L) = Vec<T>{};
+                if constexpr (BELOW) at(denominator + k * N + v * L) = Vec<T>{};
             }
         if constexpr (WITH_COST) std::fill_n(fit, V * L, 0.0);
 
         Cost cost[V];
-        const bool is_few = IS && p.n_components <= FEW<WITH_COST>;
+        const bool is_few = IS && !WEIGHTED && p.n_components <= FEW<WITH_COST>;
         const size_t block = is_few && !WITH_COST ? p.n_bins : block_length(BLOCK<WITH_COST>);
         for (size_t bin = 0; bin < p.n_bins; bin += block) {
             const size_t n = p.n_bins - bin < block ? p.n_bins - bin : block;
@@ -224,7 +299,8 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
                 add_few_components<V, WITH_COST>(bin, n, cost);
             } else {
                 compute_model<V>(bin, n);
-                add_block<V, WITH_COST>(bin, n, cost);
+                if constexpr (WEIGHTED) add_weighted_block<V, WITH_COST>(bin, n, cost);
+                else add_block<V, WITH_COST>(bin, n, cost);
             }
             if constexpr (WITH_COST)
                 for (size_t v = 0; v < V; ++v) cost[v].flush(fit + v * L);
@@ -243,7 +319,7 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
 
     template <size_t V, bool WITH_COST>
     void add_few_components(size_t bin, size_t n, Cost* cost) {
-        if constexpr (IS)
+        if constexpr (IS && !WEIGHTED)
             with_components<FEW<WITH_COST>>(p.n_components, [&](auto k) {
                 for (size_t v = 0; v < V; ++v)
                     add_few<k, WITH_COST, N>(p.columns + bin * p.n_rows, p.n_rows, p.floor,
@@ -252,7 +328,7 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
             });
     }
 
-    T* models() const { return IS ? inverse : weighted; }
+    T* models() const { return BELOW ? inverse : weighted; }
 
     // y of a block of bins; some of it is divided at once.
     template <size_t V> [[gnu::flatten]] void compute_model(size_t bin, size_t n) {
@@ -270,7 +346,7 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
                     },
                     [&](size_t r, size_t v, Vec<T> sum) {
                         const size_t i = (row + r) * N + v * L;
-                        if (v < DIRECT && is_last)
+                        if (!WEIGHTED && v < DIRECT && is_last)
                             weigh<LOSS>(at(values + i), sum, inverse + i, weighted + i);
                         else
                             at(y + i) = sum;
@@ -331,21 +407,51 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
             }
     }
 
+    // The same where entries have weights: for each its own division, and its cost where it is.
+    template <size_t V, bool WITH_COST>
+    [[gnu::flatten]] void add_weighted_block(size_t bin, size_t n, Cost* cost) {
+        const T *const values = target + bin * N, *const masses = mass + bin * N;
+        for (size_t j = 0; j < n; ++j)
+            for (size_t v = 0; v < V; ++v) {
+                const size_t i = j * N + v * L;
+                const Vec<T> model = at(inverse + i), m = at(masses + i), value = at(values + i);
+                if constexpr (WITH_COST) cost[v].add(value, model, m);
+                weigh<LOSS>(value, model, inverse + i, weighted + i);
+                at(weighted + i) *= m;
+                at(inverse + i) = IS ? at(inverse + i) * m : m;
+            }
+        const auto add = [&](const T* x, T* sums) {
+            by_rows<ROWS_OF<V>>(p.n_components, [&](size_t row, auto rows) {
+                add_product<rows, V>(p.rows + row * p.row_stride + bin, p.row_stride, x, N, n,
+                                     sums + row * N, N, nothing);
+            });
+        };
+        add(weighted, numerator);
+        add(inverse, denominator);
+    }
+
     // h · (numerator / denominator)^θ takes the numerator's place.
     template <size_t V> void multiply() {
         for (size_t v = 0; v < V; ++v) {
             Vec<T> sum = {};
             for (size_t k = 0; k < p.n_components; ++k) {
                 const size_t i = k * N + v * L;
-                Vec<T> below = all(p.constants[k]);
-                if constexpr (IS) below += at(denominator + i);
+                Vec<T> below;
+                if constexpr (WEIGHTED) {
+                    below = larger(at(denominator + i), all(LEAST_BELOW));
+                    if (p.sparsity) below += p.sparsity[k];
+                } else {
+                    below = all(p.constants[k]);
+                    if constexpr (IS) below += at(denominator + i);
+                }
                 if (p.penalty != Penalty::none) below += at(slopes + p.groups[k] * N + v * L);
                 const Vec<T> above = at(numerator + i), h = at(point + i);
                 sum += h * magnitude(above - below);
                 const Vec<T> step = larger(h * raise(above / below), all(p.activation_floor));
                 at(numerator + i) = smaller(step, all(p.activation_ceiling));
             }
-            at(residual + v * L) = sum / T(p.n_bins);
+            if constexpr (WEIGHTED) at(residual + v * L) = sum / at(total + v * L);
+            else at(residual + v * L) = sum / T(p.n_bins);
         }
     }
 
@@ -365,8 +471,9 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
 
     // Start the next step ahead of this one, or again from `here` where the cost has risen.
     template <size_t V> void extrapolate() {
-        const double tolerated = double(p.tolerated_rise) * double(p.n_bins);
+        double tolerated = double(p.tolerated_rise) * double(p.n_bins);
         for (size_t lane = 0; lane < V * L; ++lane) {
+            if constexpr (WEIGHTED) tolerated = double(p.tolerated_rise) * double(total[lane]);
             double cost = fit[lane];
             cost += double(penalty[lane]);
             const bool up = cost > lowest[lane] + tolerated;
@@ -396,7 +503,7 @@ template <class T, Loss LOSS, size_t WIDTH> class Tile {
     template <size_t V, bool WITH_COST> void penalise_point() {
         for (size_t v = 0; v < V; ++v) at(penalty + v * L) = Vec<T>{};
         if (p.penalty != Penalty::none) penalise<V, N>(p, point, slopes, penalty);
-        const T* const slope = IS ? p.sparsity : p.constants;
+        const T* const slope = BELOW ? p.sparsity : p.constants;
         if (!WITH_COST || slope == nullptr) return;
         for (size_t k = 0; k < p.n_components; ++k)
             for (size_t v = 0; v < V; ++v)

@@ -7,10 +7,12 @@ import pytest
 from scipy import sparse
 
 import ondes
-from ondes.nmf.encoding import Compute, encode
+from ondes.nmf.backends import native
+from ondes.nmf.encoding import Compute, encode, summarise
 from ondes.nmf.forgetting import ConstantFactor
 from ondes.nmf.problem import Problem, Solver
 
+KERNELS = native._kernel().instruction_sets() if native.available() else []
 BETAS = (0.0, 0.5, 1.0, 2.0)
 pytestmark = pytest.mark.filterwarnings("ignore:The native backend supports")
 rng = np.random.default_rng(3)
@@ -269,6 +271,10 @@ def test_neighbours_with_holes_change_no_bit(beta, dtype):
     broken = frames.copy()
     broken[20:][HOLES[20:]] = np.nan
     np.testing.assert_array_equal(model.transform(broken)[:20], model.transform(frames)[:20])
+    alone = np.concatenate([model.transform(row[None]) for row in broken])
+    np.testing.assert_array_equal(model.transform(broken), alone)
+    model.set_params(n_jobs=2)
+    np.testing.assert_array_equal(model.transform(broken), alone)
 
 
 def test_holes_are_nan_or_masked_in_arrays_lists_iterables_and_frames_of_pandas(backend):
@@ -333,3 +339,49 @@ def test_sparse_input_refuses_what_needs_every_entry():
     rows.data[3] = np.nan
     with pytest.raises(ValueError, match=r"X has missing entries \(NaN\), which sparse"):
         ondes.OnlineNMF(2, beta_loss=1).fit(rows)
+
+
+@pytest.mark.parametrize("isa", KERNELS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("loss", ["itakura-saito", "kullback-leibler"])
+@pytest.mark.parametrize("shape", [(1, 3, 1), (70, 65, 5), (130, 300, 11)])
+def test_every_instruction_set_is_the_reference(isa, dtype, loss, shape, monkeypatch):
+    """Weights of frames, of entries, and both; penalties, backgrounds, momentum, given starts."""
+    monkeypatch.setenv("ONDES_ISA", isa)
+    n, n_bins, k = shape
+    draw = np.random.default_rng(n)
+    frames = (draw.exponential(size=(n, n_bins)) + 0.01).astype(dtype)
+    holes = draw.uniform(size=frames.shape) < 0.4
+    counts = draw.uniform(0.1, 3, n)
+    tolerance = {
+        "rtol": 3e-3 if dtype == np.float32 else 1e-9,
+        "atol": 1e-6 if dtype == np.float32 else 0,
+    }
+    for given, bins, weights, options in [
+        (frames, None, counts, {}),
+        (np.where(holes, np.nan, frames), None, None, {}),
+        (np.where(holes, np.nan, frames), draw.uniform(0.1, 2, n_bins), counts, {}),
+        (np.where(holes, np.nan, frames), None, counts, {"background": draw.uniform(size=n_bins)}),
+        (frames, None, counts, {"penalty": ondes.GroupLog(0.3)}),
+        (
+            np.where(holes, np.nan, frames),
+            None,
+            counts,
+            {"penalty": ondes.L1(0.3), "sparsity": 0.2},
+        ),
+    ]:
+        for solver in (Solver(max_steps=4), Solver(max_steps=5, momentum=(), exponent=0.5)):
+            divergence = ondes.OnlineNMF(beta_loss=loss).settings.divergence
+            problem = Problem(
+                draw.dirichlet(np.ones(n_bins), size=k), 1e-9, solver, divergence=divergence,
+                feature_weight=bins, level_exponent=divergence.beta, **options,
+            )  # fmt: skip
+            one, other = (
+                summarise(given, problem, Compute(name), None, weights)
+                for name in ("native", "reference")
+            )
+            np.testing.assert_allclose(one[0].full(), other[0].full(), **tolerance)
+            for name in ("numerator", "denominator", "divergence", "n_frames"):
+                mine, theirs = (getattr(each[1], name) for each in (one, other))
+                scale = {"rtol": tolerance["rtol"], "atol": tolerance["rtol"] * np.mean(theirs)}
+                np.testing.assert_allclose(mine, theirs, **scale)

@@ -133,7 +133,7 @@ def _divergence(model: Dictionary, path: Location, given: dict[str, Any]) -> tup
     part = {"start": given["start"], "end": given["end"], "raw": given["raw"]}
     n_frames, total = 0, 0.0
     with open_span(path, sr=model.audio.sr, **part) as blocks:
-        for frames in active_frames(blocks, model.audio):
+        for frames in active_frames(blocks, model.audio, blocks.own_sr):
             n_frames += len(frames)
             total -= float(model.learner.score_samples(frames).sum())
     return n_frames, total / n_frames if n_frames else float("nan")

@@ -9,6 +9,7 @@ host in the same order, up to rounding.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -33,6 +34,7 @@ class Piece(NamedTuple):
 
     file: int
     samples: Array
+    rate: float = math.inf  # of the recording itself
 
 
 class DeviceRounds:
@@ -65,7 +67,10 @@ class GpuFrameReader:
 
     def read(self, segments: Sequence[Segment], loudest: Loudest) -> FramesRead:
         """The frames of a round; see `ondes.signal.frame_reader.FrameReader`."""
-        pieces = [Piece(file, samples) for file, samples in self._samples.read(segments)]
+        pieces = [
+            Piece(file, samples, self._samples.rate(file))
+            for file, samples in self._samples.read(segments)
+        ]
         power, loudest = self._maker.active_power(pieces, loudest)
         n_read = sum(map(self._maker.n_frames, pieces))
         return FramesRead(power, loudest, n_read, self._samples.failures())
@@ -86,7 +91,8 @@ class FrameMaker:
 
     def __init__(self, audio: AudioSettings, device: str) -> None:
         ready(device)
-        self._stft, self._n_bins, self._top_db = audio.stft, audio.n_bins, audio.top_db
+        self._audio, self._stft = audio, audio.stft
+        self._n_bins, self._top_db = audio.n_bins, audio.top_db
         self._is_magnitude = audio.spectrum == "magnitude"
         self._device = torch.device(device)
         self._window = torch.tensor(audio.stft.window_array, device=self._device)
@@ -107,18 +113,25 @@ class FrameMaker:
         pieces = [piece._replace(samples=each) for piece, each in zip(pieces, scaled, strict=True)]
         with memory_errors(self._device), self._own_stream():
             power = self._power(pieces)
+            known = [self._audio.bins_of_rate(piece.rate) for piece in pieces]
             energies = power.sum(dim=1).cpu().numpy()  # now all samples have been copied
+            missing = np.repeat(known, n_frames) if min(known) < self._n_bins else None
             if self._top_db is None:
-                return self._spectrum(power), before
+                return self._spectrum(power, missing), before
             if any(exponents):
                 doubled = np.repeat(2 * np.array(exponents), n_frames)
                 energies = np.ldexp(energies.astype(np.float64), doubled)
             files = np.repeat([piece.file for piece in pieces], n_frames)
             loudest = merge(before, loudest_of(energies, files))
             active = is_active(energies, files, loudest, self._top_db)
-            return self._spectrum(power[self._rows(np.flatnonzero(active))]), loudest
+            missing = None if missing is None else missing[active]
+            return self._spectrum(power[self._rows(np.flatnonzero(active))], missing), loudest
 
-    def _spectrum(self, power: Tensor) -> Tensor:
+    def _spectrum(self, power: Tensor, n_known: Array | None) -> Tensor:
+        """Power or magnitude; NaN beyond so many bins of each frame."""
+        if n_known is not None:
+            bins = torch.arange(self._n_bins, device=self._device)
+            power = power.masked_fill(bins >= self._rows(n_known)[:, None], torch.nan)
         return power.sqrt() if self._is_magnitude else power
 
     def shuffle(self, power: Tensor, order: NDArray[np.intp]) -> Tensor:

@@ -56,9 +56,8 @@ class ActiveFrames:
         """The active ones of the next frames, by the largest amplitude in each."""
         self._loudest = merge(self._loudest, loudest_of(amplitude, MIXTURE))
         loud = is_active(amplitude, MIXTURE, self._loudest, TOP_DB)
-        active: Array = spectra[
-            loud & spectra.any(axis=1)
-        ]  # all sound may lie above the known band
+        # All sound may lie above the known band; what is missing is NaN.
+        active: Array = spectra[loud & (spectra > 0).any(axis=1)]
         return active
 
 

@@ -82,7 +82,7 @@ class ComponentMasks:
         """Encode frames of shape (n_frames, n_bins) or (n_frames, n_channels, n_bins)."""
         frames = frames[:, None] if frames.ndim == 2 else frames
         scaled, peak = levelled(frames)
-        power = known_power(scaled, self._sources.audio.n_bins)
+        power = known_power(scaled, self._sources.audio)
         encoding = encode(self._sources.audio.from_power(power), self._problem, self._compute)
         activations = encoding.levelled.spread(encoding.activations.astype(np.float64))
         return EncodedFrames(scaled, peak, activations**self._sources.exponent)

@@ -41,7 +41,7 @@ class DeviceUnfoldedMasks:
     def push(self, spectra: Tensor, amplitude: Tensor) -> Tensor:
         """Take the next frames; return the masks that are ready; see `MaskStream`."""
         if len(spectra):
-            self._encode(spectra.sqrt() * amplitude[:, None])
+            self._encode(spectra.nan_to_num(nan=0.0).sqrt() * amplitude[:, None])
         return self._advance(is_end=False)
 
     def flush(self) -> Tensor:

@@ -205,9 +205,9 @@ class Dictionary:
         audio = self._audio
         if is_location(recording) or hasattr(recording, "read"):
             with open_blocks(recording, sr=audio.sr, raw=raw) as blocks:
-                yield from spectral_frames(blocks, audio)
+                yield from spectral_frames(blocks, audio, blocks.own_sr)
             return
         samples = np.asarray(recording, dtype=np.float32)
         if sr is not None and sr != audio.sr:
             samples = soxr.resample(samples, sr, audio.sr)
-        yield from spectral_frames([samples], audio)
+        yield from spectral_frames([samples], audio, sr or audio.sr)

@@ -27,6 +27,7 @@ __all__ = [
     "known_power",
     "levelled",
     "mixture_stft",
+    "rate_of_bins",
     "scaled",
     "with_above",
 ]
@@ -193,15 +194,34 @@ def known_bins(spectra: Real, n_known: int) -> Real:
     return np.pad(spectra, ((0, 0), (0, missing))) if missing > 0 else spectra[:, :n_known]
 
 
-def known_power(frames: Frames, n_known: int) -> Real:
+def known_power(frames: Frames, audio: AudioSettings) -> Real:
     """The mean power over the channels in the bins that the model knows.
+
+    It is NaN, missing, where a mixture of a lower rate has nothing, by the rule that learning has.
 
     Examples
     --------
-    >>> known_power(np.array([[2j, 3.0]], np.complex64), 1)
-    array([[4.]], dtype=float32)
+    >>> audio = AudioSettings(8000, Stft(4), fmax=2000)
+    >>> known_power(np.array([[2j, 3, 4]], np.complex64), audio)
+    array([[4., 9.]], dtype=float32)
+    >>> known_power(np.array([[2j, 3]], np.complex64), audio)
+    array([[ 4., nan]], dtype=float32)
     """
-    return known_bins(mean_power(frames[..., :n_known]), n_known)
+    n_known = audio.n_bins
+    power = known_bins(mean_power(frames[..., :n_known]), n_known)
+    return audio.mark_missing(power, rate_of_bins(frames.shape[-1], audio))
+
+
+def rate_of_bins(n_bins: int, audio: AudioSettings) -> float:
+    """The sampling rate of frames with so many bins, as far apart as those of `audio`.
+
+    Examples
+    --------
+    >>> rate_of_bins(201, AudioSettings(16000, Stft(800)))
+    8000.0
+    """
+    n_all = audio.stft.n_bins
+    return audio.sr * (n_bins - 1) / (n_all - 1) if n_bins < n_all else float(audio.sr)
 
 
 def with_above(known: Array, n_bins: int) -> Array:

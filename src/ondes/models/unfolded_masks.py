@@ -42,7 +42,8 @@ class TrainedMaskStream:
 
     def push(self, spectra: Spectra, amplitude: Spectra) -> Spectra:
         """Take the next frames; return the masks that are ready; see `MaskStream`."""
-        return self._masks.push(np.sqrt(spectra) * amplitude[:, None])
+        magnitudes = np.nan_to_num(np.sqrt(spectra), copy=False)  # it knows of nothing missing
+        return self._masks.push(magnitudes * amplitude[:, None])
 
     def flush(self) -> Spectra:
         """Return the last masks, and reset."""

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.models.model import LOUDEST_SAMPLE
+from ondes.models.model import LOUDEST_SAMPLE, rate_of_bins
 from ondes.nmf.backends import tensors
 from ondes.nmf.backends.devices import Tensor, memory_errors, torch
+from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.stft import Stft
 
 __all__ = ["TensorInverse", "TensorTransform", "concatenate", "known_power", "levelled"]
@@ -119,11 +120,14 @@ def levelled(frames: Tensor) -> tuple[Tensor, Tensor]:
     return frames * gain.reshape(-1, *(1 for _ in frames.shape[1:])), peak
 
 
-def known_power(frames: Tensor, n_known: int) -> Tensor:
+def known_power(frames: Tensor, audio: AudioSettings) -> Tensor:
     """What `ondes.models.model.known_power` does."""
+    n_known = audio.n_bins
     power = torch.view_as_real(frames[..., :n_known]).square().sum(dim=-1)
     power = power.mean(dim=1) if power.ndim == 3 else power
-    return torch.nn.functional.pad(power, (0, n_known - power.shape[-1])).contiguous()
+    padded = torch.nn.functional.pad(power, (0, n_known - power.shape[-1])).contiguous()
+    marked: Tensor = audio.mark_missing(padded, rate_of_bins(frames.shape[-1], audio))
+    return marked
 
 
 def with_above(known: Tensor, n_bins: int) -> Tensor:

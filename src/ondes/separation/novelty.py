@@ -82,7 +82,7 @@ class Novelty:
 
     def push_frames(self, frames: Frames) -> Array:
         """The same of frames that are transformed already, by `ComponentEnergies.stft`."""
-        power = known_power(frames, self._sources.audio.n_bins)
+        power = known_power(frames, self._sources.audio)
         power = np.concatenate([self._power, power])
         n_whole = len(power) - len(power) % FRAMES_AVERAGED
         self._power = power[n_whole:].copy()
@@ -99,5 +99,4 @@ class Novelty:
         power = np.concatenate(self._moments)
         self._moments = []
         encoding = encode(self._sources.audio.from_power(power), self._problem, self._compute)
-        each: Array = encoding.divergences() / power.shape[1]
-        return each
+        return -encoding.scores()

@@ -99,6 +99,7 @@ class MaskedFrames:
     def __init__(self, model: Model, stft: Stft, compute: Compute) -> None:
         self._masks = model.masks(compute)
         self.delay = self._masks.delay
+        self._audio = model.audio
         self._n_known, self._n_bins = model.audio.n_bins, stft.n_bins
         self._on: Any = on_host
         self._join: Callable[..., Any] = np.concatenate
@@ -116,7 +117,7 @@ class MaskedFrames:
     def look(self, frames: Any) -> Any:
         """The power of frames in the bins that the model knows, and their amplitudes."""
         scaled, peak = self._on.levelled(frames)
-        return self._on.known_power(scaled, self._n_known), peak
+        return self._on.known_power(scaled, self._audio), peak
 
     def push(self, frames: Any, looked: Sequence[Any]) -> Images:
         """Take the next frames; return images; see `ImageStream`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from ondes.signal.stft import Stft
 
 __all__ = ["AudioSettings", "Loudest", "is_active", "loudest_of", "merge"]
+
+FramesT = TypeVar("FramesT")  # an array or a tensor
 
 SPECTRA = ("power", "magnitude")
 MIN_SR, MAX_SR = 100, 10**6
@@ -87,7 +89,28 @@ class AudioSettings:
         """Bins of a frame, and so of a dictionary: those of the transform up to `fmax`."""
         if self.fmax is None:
             return self.stft.n_bins
-        return min(self.stft.n_bins, math.floor(self.fmax * self.stft.n_fft / self.sr + 1e-6) + 1)
+        return min(self.stft.n_bins, _n_bins_up_to(self.fmax, self.stft.n_fft, self.sr))
+
+    def bins_of_rate(self, sr: float) -> int:
+        """Bins of a frame that a recording of this rate has: the others are missing.
+
+        Of one with the rate asked for, or a higher one, all.
+
+        Examples
+        --------
+        >>> audio = AudioSettings(16000, Stft(1600), fmax=7200)
+        >>> [audio.bins_of_rate(sr) for sr in (44100, 16000, 8000)]
+        [721, 721, 361]
+        """
+        if sr >= self.sr:
+            return self.n_bins
+        return min(self.n_bins, _n_bins_up_to(passband(sr), self.stft.n_fft, self.sr))
+
+    def mark_missing(self, frames: FramesT, sr: float) -> FramesT:
+        """Frames of a recording of this rate, NaN in what it does not have; changed in place."""
+        marked: Any = frames
+        marked[..., self.bins_of_rate(sr) :] = np.nan
+        return frames
 
     def frames(self, samples: ArrayLike) -> NDArray[np.float32]:
         """All frames of a signal at `sr`, silent ones included.
@@ -131,6 +154,10 @@ def passband(sr: float) -> float:
     7200.0
     """
     return PASSBAND * sr / 2
+
+
+def _n_bins_up_to(frequency: float, n_fft: int, sr: int) -> int:
+    return math.floor(frequency * n_fft / sr + 1e-6) + 1
 
 
 def _is_level(value: object) -> bool:

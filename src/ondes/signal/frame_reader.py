@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -42,6 +43,9 @@ class SampleReader(Protocol):
     def read(self, segments: Iterable[Segment]) -> Iterator[tuple[int, NDArray[Any]]]:
         """The number of a recording and samples of it, (n,) or (n, n_channels), in turn."""
 
+    def rate(self, file: int) -> float:
+        """The own sampling rate of a recording that was read."""
+
     def failures(self) -> list[FileError]:
         """The recordings that ended early since the last call."""
 
@@ -56,7 +60,7 @@ class FramesRead:
     Attributes
     ----------
     frames : array or tensor of shape (n, n_bins)
-        Without the silent ones.
+        Without the silent ones. NaN where a recording's own sampling rate has nothing.
     loudest : dict of int to float
         By recording, the energy of its loudest frame so far.
     n_read : int
@@ -119,6 +123,7 @@ class HostFrameReader:
                 buffer.keep(first, is_active(energies, file, loudest, top_db))
             added = buffer.frames[first:]
             self._audio.from_power(added, out=added)
+            self._audio.mark_missing(added, self._reader.rate(file))
         return FramesRead(buffer.trimmed(), loudest, n_read, self._reader.failures())
 
     def close(self) -> None:
@@ -195,7 +200,7 @@ class FrameBuffer:
 
 
 def spectral_frames(
-    blocks: Iterable[ArrayLike], audio: AudioSettings
+    blocks: Iterable[ArrayLike], audio: AudioSettings, own_sr: float = math.inf
 ) -> Iterator[NDArray[np.float32]]:
     """Power or magnitude of a recording, frame by frame, at constant memory.
 
@@ -204,6 +209,8 @@ def spectral_frames(
     blocks : iterable of arrays of shape (n,) or (n, n_channels)
         At the sampling rate of `audio`, for example from `ondes.signal.recordings.open_blocks`.
     audio : AudioSettings
+    own_sr : float, optional
+        The recording's own sampling rate: bins that it does not have are NaN.
 
     Yields
     ------
@@ -222,11 +229,11 @@ def spectral_frames(
         if exponents.any():
             scale = exponents if audio.spectrum == "magnitude" else 2 * exponents
             frames = np.ldexp(frames.astype(np.float64), scale[:, None])
-        yield frames
+        yield audio.mark_missing(frames, own_sr)
 
 
 def active_frames(
-    blocks: Iterable[ArrayLike], audio: AudioSettings
+    blocks: Iterable[ArrayLike], audio: AudioSettings, own_sr: float = math.inf
 ) -> Iterator[NDArray[np.float32]]:
     """The same without silent frames, where the loudest frame so far decides.
 
@@ -253,7 +260,7 @@ def active_frames(
         if audio.top_db is not None and len(power):
             active = power[is_active(energies, 0, loudest, audio.top_db)]
         if len(active):
-            yield audio.from_power(active, out=active)
+            yield audio.mark_missing(audio.from_power(active, out=active), own_sr)
 
 
 def _power_frames(blocks: Iterable[ArrayLike], audio: AudioSettings) -> Iterator[_PowerFrames]:

@@ -109,6 +109,8 @@ class AudioBlocks:
     ----------
     sr : int
         Sampling rate of the blocks.
+    own_sr : int
+        That of the recording.
     channels : int
     n_samples : int or None
         Samples of each channel at `sr` that the blocks have, None where unknown.
@@ -131,6 +133,7 @@ class AudioBlocks:
         self._is_start_exact = is_start_exact
         self._n_read = 0
         self.sr = decoder.sr if sr is None else sr
+        self.own_sr = int(decoder.sr)
         self.channels = decoder.channels
         n = decoder.n_samples
         self.n_samples_total = None if n is None else round(n * self.sr / decoder.sr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -46,6 +47,8 @@ class RecordingReader:
         The next frame's number.
     failure : FileError or None
         Why the recording ended early.
+    own_sr : int
+        The recording's own sampling rate.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class RecordingReader:
     ) -> None:
         self.place = first
         self.failure: FileError | None = None
+        self.own_sr = audio.sr
         self._stft, self._is_over, self._channels = audio.stft, False, 1
         start = first * audio.stft.hop_length - audio.stft.n_padding
         self._n_samples = max(0, start)  # of the recording, up to where we are
@@ -72,7 +76,7 @@ class RecordingReader:
                 is_start_exact=False,
                 is_known=is_known,
             )
-            self._channels = self._blocks.channels
+            self._channels, self.own_sr = self._blocks.channels, self._blocks.own_sr
         except FileError as error:
             self.failure = _alone(error)
         self._held = self._zeros(max(0, -start))  # from the next frame's start on
@@ -181,6 +185,7 @@ class SegmentReader:
         self._paths, self._recordings, self._audio, self._raw = paths, recordings, audio, raw
         self._open: dict[int, RecordingReader] = {}
         self._broken: set[int] = set()
+        self._rates: dict[int, int] = {}  # of streams
         self._ends: dict[int, int] = {}  # frames of those that are shorter than they claim
         self._failures: list[FileError] = []
         self._n_threads = n_threads
@@ -195,6 +200,10 @@ class SegmentReader:
         for samples, failures in self._ahead(segments):
             yield from samples
             self._failures += failures
+
+    def rate(self, file: int) -> float:
+        """The recording's own sampling rate; of a stream, once it was read from."""
+        return self._recordings[file].sr or self._rates.get(file, self._audio.sr)
 
     def failures(self) -> list[FileError]:
         """The recordings that ended early since the last call."""
@@ -246,6 +255,7 @@ class SegmentReader:
         if reader is None or reader.place != first:
             path, is_known = self._paths[file], recording.seekable
             reader = RecordingReader(path, self._audio, self._raw, first, is_known)
+            self._rates[file] = reader.own_sr
         is_last = recording.n_frames is not None and end >= recording.n_frames
         with contextlib.ExitStack() as closed_unless_kept:
             closed_unless_kept.callback(reader.close)
@@ -302,6 +312,10 @@ class MemoryReader:
                 after = stop - start - before - len(inside)
                 inside = np.pad(inside, ((before, after), *((0, 0) for _ in array.shape[1:])))
             yield file, inside
+
+    def rate(self, file: int) -> float:
+        """Any: arrays have the sampling rate asked for."""
+        return math.inf
 
     def failures(self) -> list[FileError]:
         """None: the samples are there."""

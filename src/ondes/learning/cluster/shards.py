@@ -90,12 +90,15 @@ class ShardInfo:
     failures : list of FileError
     missing : list of str
         Recordings that do not exist where they were to be read.
+    rates : dict of int to float
+        By recording, its own sampling rate.
     """
 
     loudest: Loudest
     n_read: int
     failures: list[FileError]
     missing: list[str]
+    rates: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -118,9 +121,14 @@ class Shard:
     info: ShardInfo
 
     def active_frames(self, loudest: Loudest, audio: AudioSettings) -> NDArray[np.float32]:
-        """The non-silent frames."""
+        """The non-silent frames, NaN where a recording's own sampling rate has nothing."""
         active = is_active(self.energies, self.files, loudest, audio.top_db)
-        return audio.from_power(self.frames[active])
+        frames = audio.from_power(self.frames[active])
+        for file in np.unique(self.files):
+            if (rate := self.info.rates[int(file)]) < audio.sr:
+                of_file = self.files[active] == file
+                frames[of_file] = audio.mark_missing(frames[of_file], rate)
+        return frames
 
 
 _kept = threading.local()  # a recording that is read sequentially stays open between two shards
@@ -144,7 +152,8 @@ def read(corpus: SharedCorpus, segments: list[Segment]) -> Shard:
     energy, file_of = np.concatenate(energies), np.concatenate(files)
     failures = _kept.reader.failures()
     missing = [failure.path for failure in failures if not Path(failure.path).exists()]
-    about = ShardInfo(loudest_of(energy, file_of), len(buffer), failures, missing)
+    rates = {int(file): _kept.reader.rate(int(file)) for file in np.unique(file_of)}
+    about = ShardInfo(loudest_of(energy, file_of), len(buffer), failures, missing, rates)
     return Shard(buffer.trimmed(), energy, file_of, about)
 
 

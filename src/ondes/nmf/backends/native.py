@@ -67,8 +67,6 @@ def encode(
     """Solve for the activations of each frame on its own; see `reference.encode`."""
     if isinstance(frames.values, SparseFrames):
         return _solve_sparse(frames, problem, start, n_jobs, {})
-    if frames.weights is not None:
-        return reference.encode(frames, problem, start, n_jobs)
     return _solve(frames, problem, start, n_jobs, {})
 
 
@@ -78,10 +76,9 @@ def summarise(
     """Solve for the activations and sum the statistics; see `reference.summarise`."""
     if isinstance(frames.values, SparseFrames):
         return _summarise_sparse(frames, problem, start, n_jobs)
-    if frames.weights is not None or frames.frame_weights is not None:
-        return reference.summarise(frames, problem, start, n_jobs)
     n_components, n_bins = problem.dictionary.shape
-    same_in_all_bins = problem.divergence.beta == 1
+    same_in_all_bins = problem.divergence.beta == 1 and frames.weights is None
+    unit = frames.largest_weight
     sums = {
         "weighted": np.zeros((n_components, n_bins)),
         "inverse": np.zeros((n_components, 1 if same_in_all_bins else n_bins)),
@@ -92,11 +89,11 @@ def summarise(
     divergence = float(sums.pop("divergence")[0])
     return activations, Statistics.from_sums(
         problem.dictionary,
-        sums["weighted"],
-        np.broadcast_to(sums["inverse"], problem.dictionary.shape),
-        sums["penalty_gradient"],
-        divergence,
-        float(len(frames)),
+        sums["weighted"] * unit,
+        np.broadcast_to(sums["inverse"] * unit, problem.dictionary.shape),
+        sums["penalty_gradient"] * unit,
+        divergence * unit,
+        frames.n_frames,
         problem.divergence.beta,
     )
 
@@ -193,6 +190,8 @@ def _solve(
     activations = np.empty((len(frames), len(problem.dictionary)), dtype=frames.values.dtype)
     _kernel().solve(
         values=np.ascontiguousarray(frames.values),
+        weights=None if frames.weights is None else np.ascontiguousarray(frames.weights),
+        frame_weights=frames.relative_weights,
         beta=problem.divergence.beta,
         **_background(frames, problem),
         **_settings(problem, activations, start, n_jobs),

@@ -60,7 +60,7 @@ class SpatialImages:
         frames_per_second = model.audio.sr / model.audio.stft.hop_length
         if batch_size is None:
             batch_size = max(1, round(BLOCK * frames_per_second))
-        self.names, self._n_known = model.names, model.audio.n_bins
+        self.names, self._audio = model.names, model.audio
         self._spatial, self._n_bins, self._batch_size = spatial, stft.n_bins, batch_size
         self.delay = batch_size - 1
         self._variances = model.variances(stft.n_bins, compute or Compute())
@@ -109,7 +109,8 @@ class SpatialImages:
         if not self._is_checked:
             self._is_checked = _warn_of_channels(block, self._spatial)
         scaled, peak = levelled(block)
-        self._variances.follow(known_power(scaled, self._n_known), peak)
+        power = np.nan_to_num(known_power(scaled, self._audio), copy=False)
+        self._variances.follow(power, peak)
         frames = np.ascontiguousarray(np.transpose(block, (2, 1, 0)))
         images = self._solver.images(frames, self._variances)
         if self._spatial == "room" and not self._is_believable(frames, images):
