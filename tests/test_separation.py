@@ -70,6 +70,7 @@ def toy_sources(n_sources=2, stft=SHORT_FRAMES, kind="itakura-saito"):
 def learned(samples, audio, n_components, **settings):
     frames = audio.frames(samples)
     energy = frames.sum(axis=1)
+    settings = {"weighting": "equal"} | settings  # as of `ondes.learn`
     estimator = OnlineNMF(n_components, n_passes=3, random_state=0, **settings)
     return Dictionary(estimator.fit(frames[energy > 1e-6 * energy.max()]), audio)
 

@@ -81,7 +81,7 @@ def test_a_learner_checks_what_it_is_given(kind):
     with pytest.raises(ValueError, match=r"not been learned yet|not fitted yet"):
         learner.transform(frames)
     learner.fit(frames)
-    for wrong in (frames[0], frames[:0], frames[:, :5], -frames, frames + np.inf, frames * np.nan):
+    for wrong in (frames[0], frames[:0], frames[:, :5], -frames, frames + np.inf):
         with pytest.raises(ValueError, match=r"\w"):
             learner.transform(wrong)
     np.testing.assert_array_equal(
