@@ -319,6 +319,32 @@ def test_stems_sum_to_the_mix_and_standard_output_lists_them(models, tmp_path):
     assert si_sdr(truth, stems[0][:, 0]) > 5 + si_sdr(truth, read(models / "mix.wav")[:, 0])
 
 
+@pytest.mark.parametrize("command", ["separate", "report", "score", "levels", "info"])
+def test_each_model_is_read_once(models, tmp_path, command):
+    """Whatever the command does with them; a hook counts how often a process opens each."""
+    names = ["tones", "noise"] if command in ("separate", "levels") else ["tones"]
+    given = [f"-d{models / name}.ondes" for name in names]
+    if command == "info":
+        given = [str(models / "tones.ondes")]
+    else:
+        given.append(str(models / "mix.wav"))
+    if command != "score" and command != "info":
+        given.append(f"-o{tmp_path / 'out'}.{'csv' if command == 'levels' else 'html'}")
+    script = (
+        "import sys\nopened = []\n"
+        "sys.addaudithook(lambda event, given: opened.append(str(given[0])) "
+        "if event == 'open' else None)\n"
+        "from ondes.cli import main\n"
+        f"try: main({[command, *given]!r})\n"
+        "except SystemExit as end: status = end.code\n"
+        "print(status, sum(path.endswith('.ondes') for path in opened))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, check=True
+    )
+    assert lines(done.stdout)[-1] == f"0 {len(names)}"
+
+
 def test_channels_and_names_are_kept_and_the_rest_is_learned(models, tmp_path):
     stereo = np.stack([tones(2), noise(2)], axis=1)
     for track in ("one", "two"):

@@ -46,7 +46,7 @@ def test_a_speech_dictionary_and_a_selection_of_noise_gain_decibels(talk, speech
 
 def test_sparsity_holds_for_speech_and_not_for_the_noise(talk, speech):
     noise = talk[1][: 2 * SR]
-    sources = _model([(noise, SR)], SR, speech, random_state=0)
+    sources = _model([(noise, SR)], SR, speech, random_state=0, compute=ondes.Compute())
     assert sources.names == ("speech", "noise")
     assert sources.sparsity == speech.estimator.sparsity > 0
     slopes = sources.problem().sparsity_slope
@@ -81,7 +81,7 @@ def masks_in_plain_loops(frames, sources, weights):
 
 
 def test_the_noise_is_encoded_without_sparsity_and_speech_with_it(talk, speech):
-    sources = _model([(talk[1][: 2 * SR], SR)], SR, speech, random_state=0)
+    sources = _model([(talk[1][: 2 * SR], SR)], SR, speech, random_state=0, compute=ondes.Compute())
     frames = sources.audio.frames(sum(talk)[3 * SR : 4 * SR])[3:9]
     found = source_masks(frames, sources)
     expected = masks_in_plain_loops(frames, sources, sources.source_of == 0)

@@ -14,12 +14,15 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 from conftest import NEEDS_TORCH
+from test_cli import run
 
 import ondes
 from ondes import AudioSettings, Stft
@@ -306,6 +309,103 @@ CELLS = [
     for name, values in VALUES.items()
     for number in range(len(values))
 ]
+
+
+# ---- the command line ----
+
+# Each parameter of `ondes.learn`: its option, and the value that both get; None has no option.
+OPTIONS: dict[str, tuple[list[str], dict[str, Any]] | None] = {
+    **dict.fromkeys((set(VALUES) | {"window", "n_workers", "round_size"}) - {"start"}),
+    "preset": (["--preset", "paper", "--batch-size", "16"], {"preset": "paper", "batch_size": 16}),
+    "n_components": (["-k", "3"], {"n_components": 3}),
+    "sr": (["--sr", "4000"], {"sr": 4000}),
+    "n_fft": (["--n-fft", "64"], {"n_fft": 64}),
+    "hop_length": (["--hop-length", "8"], {"hop_length": 8}),
+    "delay": (["--delay", "30ms"], {"delay": 0.03}),
+    "fmax": (["--fmax", "2000"], {"fmax": 2000.0}),
+    "spectrum": (["--spectrum", "power"], {"spectrum": "power"}),
+    "beta_loss": (["--beta-loss", "1.5"], {"beta_loss": 1.5}),
+    "sparsity": (["--sparsity", "0.5"], {"sparsity": 0.5}),
+    "n_passes": (["--passes", "2"], {"n_passes": 2}),
+    "random_state": (["--seed", "3"], {"random_state": 3}),
+    "top_db": (["--top-db", "10"], {"top_db": 10.0}),
+    "batch_size": (["--batch-size", "16"], {"batch_size": 16}),
+    "raw": (["--raw", "4000:1:f32le"], {"raw": ondes.RawFormat(4000, 1, "f32le")}),
+    "cluster": (["--cluster", "in-process"], {"cluster": "in-process"}),
+    "n_shards": (
+        ["--cluster", "in-process", "--shards", "1"],
+        {"cluster": "in-process", "n_shards": 1},
+    ),
+    "n_jobs": (["-j", "2"], {"n_jobs": 2}),
+    "backend": (["--backend", "reference"], {"backend": "reference"}),
+    "device": (
+        ["--backend", "torch", "--device", "cpu"],
+        {"backend": "torch", "device": "cpu"},
+    ),
+}
+# What is no setting of the result, and what other tests hold of the same name.
+BESIDE = {"recordings", "dictionary", "checkpoint", "checkpoint_every", "resume", "settings"}
+BESIDE |= {"progress", "on_error", "return_on_interrupt", "start"}  # --start is a time
+SMALL: dict[str, Any] = {"n_components": 4, "sr": SR, "n_fft": 128}
+
+
+def learn_by_command(folder: Path, *options: str) -> Any:
+    """The dictionary that `ondes learn` writes, or where it refuses an option, what it says."""
+    base = ["-k", 4, "--sr", SR, *([] if "--delay" in options else ["--n-fft", 128])]
+    output = folder / "m.ondes"
+    done = run("learn", folder / "a.f32", "-o", output, "--force", *base, *options)
+    if done.returncode:
+        return done.returncode, done.stderr.decode()
+    return ondes.load(output)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sound")
+    time = np.arange(2 * SR) / SR
+    tones = np.sin(900 * time * (1 + np.floor(3 * time))) * (0.02 + np.cos(7 * time) ** 2)
+    samples = 0.3 * tones + 0.01 * np.random.default_rng(0).standard_normal(len(time))
+    soundfile.write(folder / "a.wav", samples, SR, subtype="FLOAT")
+    (folder / "a.wav").rename(folder / "a.f32")
+    return folder
+
+
+def test_every_parameter_of_learn_has_an_option_or_none():
+    of_learn = set(signature(ondes.learn).parameters) | set(OnlineNMF().get_params())
+    assert set(OPTIONS) == of_learn - BESIDE
+
+
+@pytest.mark.filterwarnings("ignore:4 components were learned")
+@pytest.mark.parametrize("name", sorted(OPTIONS))
+def test_an_option_is_what_its_parameter_is(name, sound):
+    if OPTIONS[name] is None:
+        option = f"--{name.replace('_', '-')}"
+        status, said = learn_by_command(sound, option, "1")
+        assert status == 2
+        assert re.search(f"No such option:? '?{option}", said)
+        return
+    if name == "device":
+        pytest.importorskip("torch", reason="PyTorch is not installed here")
+    options, values = OPTIONS[name]
+    settings = SMALL | values
+    if name == "delay":
+        settings.pop("n_fft")
+    found, expected = learn_by_command(sound, *options), ondes.learn(sound / "a.f32", **settings)
+    assert found.components.tobytes() == expected.components.tobytes()
+    assert found.audio == expected.audio
+    assert found.history.divergence == expected.history.divergence
+    if name not in FLAT:
+        other = ondes.learn(sound / "a.f32", **SMALL).components
+        assert not np.array_equal(found.components, other)
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_what_learning_does_not_know_is_named(dictionary):
+    given = {"dictionary": ondes.learn(SAMPLES, 2, sr=SR)} if dictionary else {}
+    with pytest.raises(TypeError, match=r"'sample_weight': .*`OnlineNMF\.fit` of an array"):
+        ondes.learn(SAMPLES, sample_weight=np.ones(3), **given)
+    with pytest.raises(TypeError, match=r"no parameter 'n_jobz': see .*`ondes\.learn`"):
+        ondes.learn(SAMPLES, n_jobz=2, **given)
 
 
 def learned(route: Route, settings: dict[str, Any], capsys: Any) -> Learned:

@@ -303,6 +303,26 @@ def test_split_further_changes_one_group_alone(recording, components):
     assert np.square(again - group).sum() < 0.5 * np.square(group).sum()
 
 
+def test_what_the_studio_computes_has_all_cores(recording, components, monkeypatch):
+    from ondes.nmf import encoding
+    from ondes.studio.components import learn_sound, propose, split_further
+    from ondes.studio.project import Span
+
+    asked = []
+
+    def n_threads(n_jobs):
+        asked.append(n_jobs)
+        return 1
+
+    monkeypatch.setattr(encoding, "n_threads", n_threads)
+    quiet = {"progress": lambda *_: None}
+    split_further(components, [1], [recording], **quiet)
+    propose(components, [recording], 2, Project(model=0), **quiet)
+    span = Span(recording.id, 0.5, 1.0)
+    learn_sound(components, recording, span, (200.0, 2000.0), [recording], **quiet)
+    assert set(asked) == {-1}
+
+
 def test_a_voice_is_divided_from_the_noise_of_its_pauses(tmp_path):
     from ondes.studio.cleaning import by_noise, quietest
     from ondes.studio.project import Span

@@ -223,6 +223,27 @@ def test_a_separator_is_scored_on_mixtures_of_equal_levels(recordings):
         ondes.score_separation(halving, {"strings": recordings / "strings"})
 
 
+@NEEDS_TORCH
+def test_the_device_reaches_the_scores_of_a_separator(recordings, tmp_path):
+    path = tmp_path / "separator.ondes"
+    TrainedSeparator(("strings", "drums"), separator().audio, weights()).save(path)
+    how = {"n_mixtures": 1, "seconds": 2.0}
+    ratios = [
+        ondes.score_separation(ondes.load(path), sources(recordings), **how, **compute)
+        for compute in ({}, {"n_jobs": 2}, {"backend": "torch"})
+    ]
+    for name in ("strings", "drums"):
+        assert ratios[0][name] == ratios[1][name]
+        assert ratios[0][name] == pytest.approx(ratios[2][name], abs=1e-2)
+        assert ratios[0][name] != ratios[2][name]  # it was another backend
+    given = [f"{name}={folder}" for name, folder in sources(recordings).items()]
+    command = [sys.executable, "-m", "ondes", "score", *given, "-d", str(path)]
+    command += ["--backend", "torch", "--device", "cuda:99"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "cuda" in done.stderr
+
+
 # ---- training ----
 
 

@@ -45,7 +45,7 @@ def score(files: tuple[str, ...], dictionary: str, **given: Any) -> int:
     options.check_span(given)
     (model,) = load_models([f"model={dictionary}"]).values()
     if not isinstance(model, Dictionary):
-        return _score_separator(model, dictionary, files, given)
+        return _score_separator(model, dictionary, files, given, compute)
     model.with_compute(**compute)
     recordings, failures = terminal.find_recordings(files)
     n_files = len(recordings) + len(failures)
@@ -76,7 +76,11 @@ def score(files: tuple[str, ...], dictionary: str, **given: Any) -> int:
 
 
 def _score_separator(
-    separator: TrainedSeparator, path: str, files: tuple[str, ...], given: dict[str, Any]
+    separator: TrainedSeparator,
+    path: str,
+    files: tuple[str, ...],
+    given: dict[str, Any],
+    compute: dict[str, Any],
 ) -> int:
     import numpy as np
 
@@ -101,7 +105,7 @@ def _score_separator(
     with terminal.bar("scoring") as bar:
         bar.show(0, None, "mixtures of " + ", ".join(map(printable, sources)))
         try:
-            ratios = score_separation(separator, sources)
+            ratios = score_separation(separator, sources, **compute)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
     n_mixtures = min(map(len, ratios.values()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,6 +210,7 @@ def learn(
     >>> ondes.learn(noise, 4, sr=8000).components.shape
     (4, 865)
     """
+    _check_names(settings)
     model = {
         "n_components": n_components,
         "preset": preset,
@@ -314,6 +316,16 @@ def untrained(preset: str = "separation", **given: Any) -> Dictionary:
     fmax = passband(sr) if fmax is None else fmax
     audio = AudioSettings(sr, stft, chosen.pop("top_db"), chosen.pop("spectrum"), fmax)
     return Dictionary(DictionaryLearner(**chosen), audio)
+
+
+def _check_names(settings: Settings) -> None:
+    known = signature(DictionaryLearner).parameters
+    for name in settings:
+        if name not in known:
+            where = "see the documentation of `ondes.learn`."
+            if name == "sample_weight":
+                where = "weights of frames are for `OnlineNMF.fit` of an array."
+            raise TypeError(f"Learning from recordings has no parameter {name!r}: {where}")
 
 
 def continued(dictionary: Dictionary, **given: Any) -> Dictionary:

@@ -22,7 +22,7 @@ from ondes.learning.interruption import Failures, StopSignals
 from ondes.models.archive import sentence_part
 from ondes.models.dictionary import Dictionary
 from ondes.models.history import TrainingHistory
-from ondes.nmf.forgetting import PerPass
+from ondes.nmf.forgetting import warn_without_total
 from ondes.nmf.learner import DictionaryLearner
 from ondes.nmf.statistics import Statistics, Trained
 from ondes.rebatch import slices
@@ -237,7 +237,8 @@ class Run:
         """
         for failure in self._unknown:
             self.failures(failure.path, failure)
-        self._warn_of_forgetting_nothing()
+        if self.corpus.n_frames is None:
+            warn_without_total(self.learner.settings.forgetting)
         options = self.options
         path = None if options.checkpoint is None else Path(options.checkpoint)
         every = EVERY_S if options.checkpoint_every is None else options.checkpoint_every
@@ -439,25 +440,14 @@ class Run:
         if used != self.learner.backend_:
             self.learner.restore(replace(self.learner.state(), backend=used))
 
-    def _warn_of_forgetting_nothing(self) -> None:
-        rule = self.learner.settings.forgetting
-        is_of_the_set = isinstance(rule, PerPass) and rule.n_frames is None and rule.r < 1
-        if is_of_the_set and self.corpus.n_frames is None:
-            _warn(
-                f"{rule} forgets nothing, because the number of frames is not known here: give "
-                "forgetting=HalfLife(n_frames) for a stream."
-            )
-
     def _warn_of_few_frames(self) -> None:
-        _warn(
+        warnings.warn(
             f"{self.learner.n_components} components were learned from {self._n_learned} "
             "non-silent frames, which is too few to be useful; give more recordings, or fewer "
-            "components."
+            "components.",
+            RuntimeWarning,
+            stacklevel=4,
         )
-
-
-def _warn(sentence: str) -> None:
-    warnings.warn(sentence, RuntimeWarning, stacklevel=5)
 
 
 def _check_route(learner: DictionaryLearner, options: RunOptions) -> None:

@@ -13,14 +13,13 @@ It is made on a GPU by packaging/shelf.py.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.cores import one_blas_thread
+from ondes.cores import each, one_blas_thread
 from ondes.rebatch import slices
 
 __all__ = ["BandMasks", "BandWeights"]
@@ -140,7 +139,6 @@ class BandMasks:
 
     def __init__(self, weights: BandWeights, n_threads: int = 1) -> None:
         self._weights, self._n_threads = weights, n_threads
-        self._pool = ThreadPoolExecutor(n_threads, "ondes-masks") if n_threads > 1 else None
         self.delay = n_threads * PART + AROUND - 1
         self.reset()
 
@@ -172,7 +170,7 @@ class BandMasks:
             rows = slice(begin - self._first, self._n_out + n_frames + AROUND - self._first)
             parts.append((self._frames[rows], slice(self._n_out - begin, None), n_frames))
             self._n_out += n_frames
-        found = map(self._part, parts) if self._pool is None else self._pool.map(self._part, parts)
+        found = each(self._part, parts, self._n_threads)
         nothing = np.zeros((self._weights.n_sources, 0, self._weights.n_bins), np.float32)
         masks = np.concatenate([nothing, *found], axis=1)
         first = max(self._n_out - AROUND, 0)
@@ -252,7 +250,7 @@ def _decoded(x: Real, single: dict[str, tuple[Real, ...]], n_sources: int) -> Re
     n_frames, first, parts = len(x), 0, []
     x = _normal(x)
     names = ("hidden", "hidden_bias", "mask", "mask_bias")
-    for hidden, hidden_bias, mask, mask_bias in zip(*(single[each] for each in names), strict=True):
+    for hidden, hidden_bias, mask, mask_bias in zip(*map(single.__getitem__, names), strict=True):
         n = len(hidden)
         bands = np.ascontiguousarray(x[:, first : first + n].transpose(1, 0, 2))
         between = bands @ hidden

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ondes.nmf.backends.devices import Tensor, torch
+from ondes.nmf.backends.devices import Tensor, ready, torch
 from ondes.nmf.unfolded import LARGEST_CHANGE, LONGEST_CENTRED, TINY, UnfoldedWeights
 
 __all__ = ["DeviceUnfoldedMasks"]
@@ -18,6 +18,7 @@ class DeviceUnfoldedMasks:
     """
 
     def __init__(self, weights: UnfoldedWeights, device: str) -> None:
+        ready(device)
         self._weights, self._device = weights, device
         self._dictionaries, self._denominators, self._exponents = (
             torch.tensor(each, device=device)

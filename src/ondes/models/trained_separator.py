@@ -70,7 +70,7 @@ class TrainedSeparator:
 
     def variances(self, n_bins: int, compute: Compute) -> SourceVariances:
         """The same for spatial separation."""
-        return TrainedVariances(self.weights, n_bins)
+        return TrainedVariances(self.weights, n_bins, compute.n_threads)
 
     def adapting(self, *names: str, batch_size: int | None = None) -> Combined:
         """Refused: it has no dictionaries that could adapt."""

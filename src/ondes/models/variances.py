@@ -169,10 +169,13 @@ class TrainedVariances(_Fixed):
     weights : UnfoldedWeights or BandWeights
     n_bins : int
         Of the mixture; bins that the model does not know follow the octave below.
+    n_threads : int
     """
 
-    def __init__(self, weights: UnfoldedWeights | BandWeights, n_bins: int) -> None:
-        self._weights, self._n_bins = weights, n_bins
+    def __init__(
+        self, weights: UnfoldedWeights | BandWeights, n_bins: int, n_threads: int = 1
+    ) -> None:
+        self._weights, self._n_bins, self._n_threads = weights, n_bins, n_threads
 
     def start(self, power: Real) -> Real:
         """From the masks of the mixture; see `SourceVariances`."""
@@ -199,7 +202,7 @@ class TrainedVariances(_Fixed):
         """Each source's share of a power, (n_sources, n_bins, n_frames)."""
         n_known = self._weights.n_bins
         known = known_bins(power.T, n_known)
-        masks = TrainedMaskStream(self._weights)
+        masks = TrainedMaskStream(self._weights, self._n_threads)
         whole = np.ones(len(known), np.float32)
         shares = np.concatenate([masks.push(known, whole), masks.flush()], axis=1)
         variances = np.empty((len(shares), *power.shape), np.float32)

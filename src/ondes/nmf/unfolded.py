@@ -19,16 +19,13 @@ Hershey, Le Roux and Weninger (2014); Wisdom et al. (2017). It is trained by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.cores import one_blas_thread
+from ondes.cores import each, one_blas_thread
 from ondes.rebatch import slices
 
 __all__ = ["UnfoldedMasks", "UnfoldedWeights"]
@@ -138,8 +135,7 @@ class UnfoldedMasks:
     """
 
     def __init__(self, weights: UnfoldedWeights, n_threads: int = 1) -> None:
-        self._weights = weights
-        self._pool = ThreadPoolExecutor(n_threads, "ondes-masks") if n_threads > 1 else None
+        self._weights, self._n_threads = weights, n_threads
         self._rows, self._columns = np.ascontiguousarray(weights.dictionaries), weights.columns
         self._decoders = [each.reshape(-1, weights.n_bins) for each in weights.decoder]
         n_rows = weights.dictionaries.shape[1]
@@ -183,20 +179,16 @@ class UnfoldedMasks:
         """Masks that these blocks complete; of each, the first `n_frames` frames count."""
         around: list[tuple[Magnitudes, int]] = []
         with one_blas_thread():
-            for (found, level), n in zip(self._each(self._encode, blocks), n_frames, strict=False):
+            encoded = each(self._encode, blocks, self._n_threads)
+            for (found, level), n in zip(encoded, n_frames, strict=False):
                 self._encoded.append(found[:n])
                 self._levels.append(level[:n])
                 around += self._advance(is_end=False)
             if is_end:
                 around += self._advance(is_end=True)
-            return self._joined(list(self._each(self._decode, around)))
-
-    def _each(self, act: Callable[[Any], Any], inputs: list[Any]) -> Iterable[Any]:
-        return map(act, inputs) if self._pool is None else self._pool.map(act, inputs)
-
-    def _joined(self, masks: list[Magnitudes]) -> Magnitudes:
-        nothing = np.zeros((self._weights.n_sources, 0, self._weights.n_bins), np.float32)
-        return np.concatenate([nothing, *masks], axis=1)
+            nothing = np.zeros((self._weights.n_sources, 0, self._weights.n_bins), np.float32)
+            masks = each(self._decode, around, self._n_threads)
+            return np.concatenate([nothing, *masks], axis=1)
 
     def _encode(self, block: Magnitudes) -> tuple[Magnitudes, Magnitudes]:
         """Activations of a block of BLOCK frames, and their levels."""

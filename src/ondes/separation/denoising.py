@@ -155,7 +155,8 @@ class Denoiser:
     ) -> None:
         self._gain = _gain(amount)
         examples = [(np.asarray(each), sr) for each in _several(noise)]
-        model = _model(examples, sr, speech, random_state)
+        compute = compute or Compute()
+        model = _model(examples, sr, speech, random_state, compute)
         self._separator = Separator(model, sr=sr, compute=compute)
         self.sr, self.delay = sr, self._separator.delay
 
@@ -222,8 +223,8 @@ def denoise_file(
     block_size = None if is_stream(path) else BLOCK_SIZE
     with ExitStack() as stack:
         recording = stack.enter_context(open_span(path, block_size=block_size, raw=raw))
-        model = _model(examples, recording.sr, speech, random_state)
         compute = Compute(backend, device, n_jobs=n_jobs)
+        model = _model(examples, recording.sr, speech, random_state, compute)
         separator = Separator(model, sr=recording.sr, compute=compute)
         stack.pop_all()  # from here on, iterating closes it
     return DenoisedBlocks(StemBlocks(separator, recording), gain)
@@ -308,6 +309,7 @@ def _model(
     sr: int,
     speech: Dictionary | TrainedSeparator | None,
     random_state: int,
+    compute: Compute,
 ) -> Model:
     """What separates speech from the noise of some examples, or from any noise without them."""
     if not examples:
@@ -332,6 +334,9 @@ def _model(
         batch_size=32,
         n_passes=N_PASSES,
         random_state=random_state,
+        backend=compute.backend,
+        device=compute.device,
+        n_jobs=compute.n_jobs,
     )
     rows = estimator.fit(frames).components_
     both = known.with_source(rows, NOISE)

@@ -20,12 +20,11 @@ few q, and the phase is one when time is counted from the centre of what two fra
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ondes.cores import one_blas_thread
+from ondes.cores import each, one_blas_thread
 from ondes.errors import FileError
 from ondes.models.component_masks import ComponentMasks, EncodedFrames
 from ondes.models.sources import Sources
@@ -285,17 +284,17 @@ class OverlapEnergy:
             for rows in slices(max(0, len(gains) - delta), ROWS_AT_ONCE)
         ]
 
-        def of_pairs(delta: int, rows: slice) -> Array:
+        def of_pair(pair: tuple[int, slice]) -> Array:
+            delta, rows = pair
             later = slice(rows.start + delta, rows.stop + delta)
             sums = sum_pairs(frames[rows], frames[later], *self._terms[delta])
-            each: Array = gains[rows] * gains[later] * sums
-            return each
+            found: Array = gains[rows] * gains[later] * sums
+            return found
 
-        with one_blas_thread(), ThreadPoolExecutor(n_threads) as pool:
-            each_of_pairs = pool.map(lambda pair: of_pairs(*pair), pairs)
-            for (delta, rows), each in zip(pairs, each_of_pairs, strict=True):
-                energies[rows] += each
-                energies[rows.start + delta : rows.stop + delta] += each
+        with one_blas_thread():
+            for (delta, rows), found in zip(pairs, each(of_pair, pairs, n_threads), strict=True):
+                energies[rows] += found
+                energies[rows.start + delta : rows.stop + delta] += found
         energies /= 2 * frames.shape[1]
         return energies
 

@@ -28,6 +28,9 @@ def score_separation(
     n_mixtures: int = 24,
     seconds: float = 10.0,
     random_state: int = 0,
+    backend: str = "auto",
+    device: str | None = None,
+    n_jobs: int | None = None,
 ) -> dict[str, NDArray[np.float64]]:
     """How well mixtures are separated; give recordings that the models never heard.
 
@@ -42,6 +45,8 @@ def score_separation(
         Length of each.
     random_state : int
         Decides which parts of the recordings are used.
+    backend, device, n_jobs
+        As in `OnlineNMF`.
 
     Returns
     -------
@@ -68,13 +73,14 @@ def score_separation(
         )
     if n_mixtures < 1 or not seconds > 0:
         raise ValueError("n_mixtures and seconds must be positive.")
+    compute = {"backend": backend, "device": device, "n_jobs": n_jobs}
     examples = {
         name: _examples(name, sources[name], separator.audio, n_mixtures, seconds, random_state)
         for name in separator.names
     }
     ratios: dict[str, list[float]] = {name: [] for name in separator.names}
     for truths in zip(*examples.values(), strict=False):
-        stems = separate(sum(truths), separator, sr=separator.audio.sr)
+        stems = separate(sum(truths), separator, sr=separator.audio.sr, **compute)
         for name, truth in zip(separator.names, truths, strict=True):
             ratios[name].append(si_sdr(truth, stems[name]))
     return {name: np.array(each) for name, each in ratios.items()}

@@ -24,7 +24,7 @@ from ondes.signal.audio_writer import AudioWriter
 from ondes.signal.frame_reader import spectral_frames
 from ondes.signal.stft import mean_power
 from ondes.studio.jobs import Progress
-from ondes.studio.playback import power_of_parts
+from ondes.studio.playback import ALL_CORES, power_of_parts
 from ondes.studio.project import Project, Span
 from ondes.studio.recording import Recording
 from ondes.studio.stems import CURVE_DB, PartLevels, curves_of, measured_levels, shares_of
@@ -148,7 +148,7 @@ def discover(
     n_fft = max(32, round(FRAME_SECONDS * sr))
     paths = [recording.readable for recording in recordings]
     settings: dict[str, Any] = {"sr": sr, "n_fft": n_fft, "hop_length": n_fft // 4}
-    settings |= SETTINGS if is_field else MUSIC
+    settings |= {"n_jobs": -1} | (SETTINGS if is_field else MUSIC)
     dictionary = _learned(paths, n_components, settings, recordings, progress, 0.7)
     return measured(dictionary, recordings, progress, 0.7)
 
@@ -287,7 +287,7 @@ def propose(
                 progress(None)
                 yield part
 
-    labels = group_components(dictionary.components, audio, frames(), n_groups)
+    labels = group_components(dictionary.components, audio, frames(), n_groups, ALL_CORES)
     loudest_first = np.argsort(-components.shares, kind="stable")
     groups = [[int(n) for n in loudest_first if labels[n] == label] for label in range(n_groups)]
     groups.sort(key=lambda members: -components.shares[members].sum())
@@ -327,7 +327,7 @@ def _settings(dictionary: Dictionary) -> dict[str, Any]:
     return {
         "sr": audio.sr, "n_fft": audio.stft.n_fft, "hop_length": audio.stft.hop_length,
         "fmax": audio.fmax, "spectrum": audio.spectrum,
-        "beta_loss": params["beta_loss"], "sparsity": params["sparsity"],
+        "beta_loss": params["beta_loss"], "sparsity": params["sparsity"], "n_jobs": -1,
     }  # fmt: skip
 
 
@@ -352,7 +352,6 @@ def _learned(
     return learn(
         list(paths), n_components, **settings,
         n_passes=int(np.clip(round(FRAMES_WANTED / n_frames), 1, MAX_PASSES)), progress=report,
-        n_jobs=-1,
     )  # fmt: skip
 
 
@@ -367,7 +366,7 @@ def measured(
 def _write_stem(
     recording: Recording, sources: Sources, path: Path, progress: Progress, done: float
 ) -> None:
-    stems = separate_file(recording.readable, sources, spatial="none")
+    stems = separate_file(recording.readable, sources, spatial="none", n_jobs=-1)
     with AudioWriter(path, stems.sr, stems.channels) as writer:
         for blocks in stems:
             writer.write(blocks["group"])

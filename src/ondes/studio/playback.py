@@ -23,7 +23,7 @@ from ondes.separation.separator import Separator
 from ondes.signal.audio_settings import AudioSettings
 from ondes.studio.recording import Recording
 
-__all__ = ["Listening", "chunk", "power_of_parts", "separator"]
+__all__ = ["ALL_CORES", "Listening", "chunk", "power_of_parts", "separator"]
 
 Samples = NDArray[np.float32]
 
