@@ -100,6 +100,13 @@ def examples_as_code(app, ctx, lines):
     lines[:] = [*text, ""]
 
 
+def skip_requests(app, what, name, obj, skip, options):
+    """Leave out `set_fit_request` and its like: scikit-learn writes them, with links of its own."""
+    del app, what, obj, options
+    return True if name.startswith("set_") and name.endswith("_request") else skip
+
+
 def setup(app):
     """Connect what is above."""
+    app.connect("autodoc-skip-member", skip_requests)
     app.connect("sphinx-click-process-description", examples_as_code)

@@ -148,10 +148,13 @@ class Settings:
         return self.compute.backend == "torch" and is_plain
 
     def check_sparse(self) -> None:
-        """Raise a ValueError where these settings cannot be used with sparse frames."""
+        """Raise an error where these settings cannot be used with sparse frames.
+
+        Of a divergence that has no use for them it is a TypeError, as scikit-learn's own.
+        """
         beta = self.divergence.beta
         if beta < 1:
-            raise ValueError(
+            raise TypeError(
                 f"With beta_loss={self.beta_loss!r} the zeros of sparse input decide everything, "
                 "since the divergence of zero from any model is infinite: give "
                 "beta_loss='kullback-leibler' or 'frobenius'."
