@@ -18,6 +18,10 @@ ANSWERS = (
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
+    def handle(self):
+        self.server.connected = True
+        super().handle()
+
     def do_HEAD(self):
         self.head(200, [("Content-Length", str(len(self.server.data)))])
 
@@ -84,6 +88,7 @@ def hostile_server(data, how):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     server.data, server.how, server.requests, server.is_over = data, how, [], False
+    server.connected, server.handle_error = False, lambda *_: None
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()

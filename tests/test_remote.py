@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from hostile import ending, start, wait_until
 from hostile_server import ANSWERS, hostile_server
 from loopback import serving, without_proxies
 from plain_settings import PLAIN
@@ -62,6 +64,7 @@ def fresh(monkeypatch):
     for name in PROXIES:
         monkeypatch.delenv(name, raising=False)
     remote._facts.cache_clear()
+    remote._silences = remote._Silences()
 
 
 @pytest.fixture(scope="module")
@@ -321,6 +324,44 @@ def test_no_answer_gives_wrong_sound_much_memory_or_a_secret(album, monkeypatch,
     assert peak < 16 * 2**20
     assert time.monotonic() - begin < 20
     HTTPFileSystem.clear_instance_cache()
+
+
+def test_a_silent_server_is_named_and_soon_left_out_and_the_others_are_learned_from(
+    album, monkeypatch
+):
+    monkeypatch.setattr(remote, "DEADLINE_S", 0.5)
+    monkeypatch.setattr(remote, "SLOW_S", 0.1)
+    HTTPFileSystem.clear_instance_cache()
+    with hostile_server(b"", "silent") as server, serving(album) as other:
+        urls = [f"{server.url}/{n}.wav?key=a-secret" for n in range(200)]
+        failures = {}
+        with pytest.warns(RuntimeWarning) as warned:
+            ondes.learn(
+                [*urls, f"{other.url}/a.wav", album / "b" / "e.ogg"],
+                4,
+                on_error=lambda name, error: failures.update({str(name): error.reason}),
+                **SMALL,
+            )
+        said = {str(each.message) for each in warned}
+        assert len(server.requests) <= 3 * 32  # of one round of threads, and a few more
+    assert len(failures) == len(urls)
+    assert any("was left out: its server did not answer" in each for each in failures.values())
+    assert any(re.fullmatch(rf"{server.url}/\d+\.wav: .* still waiting\.", each) for each in said)
+    assert not any("a-secret" in each for each in (*said, *failures, *failures.values()))
+    HTTPFileSystem.clear_instance_cache()
+
+
+@pytest.mark.parametrize("n_urls", [1, 3])
+def test_ctrl_c_does_not_wait_for_a_silent_server(album, tmp_path, n_urls):
+    with hostile_server(b"", "silent") as server:
+        urls = [f"{server.url}/{n}.wav" for n in range(n_urls)]
+        given = ["learn", album / "a.wav", *urls, "-k", "2", "-o", tmp_path / "m.ondes"]
+        process = start(*given, env=without_proxies())
+        with ending(process):
+            wait_until(lambda: server.connected)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(remote.SILENCE_S / 2) == 130
+            assert process.stderr.read().decode().splitlines()[-1].endswith("left behind.")
 
 
 def test_an_endless_listing_is_not_read_to_its_end(monkeypatch):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -28,6 +30,8 @@ from ondes.cli.train import train
 from ondes.errors import OndesError
 
 __all__ = ["main", "ondes"]
+
+READERS = ("ondes-read", "ondes-survey")  # threads
 
 
 class _Commands(click.Group):
@@ -94,6 +98,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         status = FAILED
         for stream in (sys.stdout, sys.stderr):
             terminal.discard(stream)
+    is_reading = any(each.name.startswith(READERS) for each in threading.enumerate())
+    if status == INTERRUPTED and is_reading:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(status)  # the interpreter would wait for a thread that waits for a server
     sys.exit(status)
 
 

@@ -191,7 +191,8 @@ def find_recordings(inputs: Sequence[str]) -> tuple[list[Location], list[FileErr
     failures: list[FileError] = []
     for given in inputs:
         try:
-            found += recordings.find_recordings([given])
+            with warnings_shown_by():
+                found += recordings.find_recordings([given])
         except FileError as error:
             complain(str(error))
             failures.append(error)

@@ -6,13 +6,16 @@ read than was asked for, and no message says what it, or the address, says: that
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
+import threading
 import time
+import warnings
 import zlib
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -33,6 +36,10 @@ FIRST_WAIT_S = 0.1  # doubled after every attempt
 MAX_KNOWN = 4096  # files whose size is remembered
 MAX_ARCHIVES = 16  # that stay open
 DEADLINE_S = 60.0  # for one answer, and for all attempts to get it together
+SILENCE_S = 30.0  # between two parts of an answer
+SLOW_S = 10.0  # after which whoever waits is told for whom
+MAX_SILENCES = 2  # deadlines in a row that a server, or a file, lets pass before it is left out
+LEFT_OUT_S = 300.0
 MAX_ANSWER_BYTES = 2**26  # of a web server, to what is not a range: the page of a folder
 
 PACKAGES = {
@@ -298,7 +305,7 @@ async def _client(**options: Any) -> Any:
         response_class=_checked_response(),
         auto_decompress=False,
         headers={"Accept-Encoding": "identity"},
-        timeout=aiohttp.ClientTimeout(total=DEADLINE_S),
+        timeout=aiohttp.ClientTimeout(total=DEADLINE_S, sock_read=SILENCE_S),
         **options,
     )
 
@@ -379,22 +386,84 @@ def _opened(path: RemotePath, size: int) -> Any:
 
 def _retried(path: RemotePath, call: Callable[[], Result]) -> Result:
     """The result of a request, repeated after a while where another attempt may succeed."""
+    _silences.check(path)
     end = time.monotonic() + DEADLINE_S
-    for attempt in range(N_ATTEMPTS):
-        try:
-            return call()
-        except FileError:
-            raise
-        except Exception as found:  # each store has its own
-            error = _cause(found)
-            if _is_missing(error):
-                raise FileError(path, "was not found on its server") from None
-            is_over = attempt == N_ATTEMPTS - 1 or time.monotonic() > end
-            if is_over or _is_final(error):
-                reason = f"cannot be read ({_reason(error)}); check the address and the connection"
-                raise FileError(path, reason) from None
-        time.sleep(FIRST_WAIT_S * 2**attempt)
+    with _named_if_slow(path):
+        for attempt in range(N_ATTEMPTS):
+            try:
+                result = call()
+            except FileError:
+                raise
+            except Exception as found:  # each store has its own
+                error = _cause(found)
+                if _is_missing(error):
+                    raise FileError(path, "was not found on its server") from None
+                is_over = attempt == N_ATTEMPTS - 1 or time.monotonic() > end
+                if is_over or _is_final(error):
+                    if isinstance(error, TimeoutError):
+                        _silences.add(path)
+                    reason = _reason(error)
+                    reason = f"cannot be read ({reason}); check the address and the connection"
+                    raise FileError(path, reason) from None
+            else:
+                _silences.forget(path)
+                return result
+            time.sleep(FIRST_WAIT_S * 2**attempt)
     raise AssertionError
+
+
+@contextlib.contextmanager
+def _named_if_slow(path: RemotePath) -> Iterator[None]:
+    def tell() -> None:
+        text = f"{path}: its server takes more than {SLOW_S:g} s to answer; still waiting."
+        warnings.warn(text, RuntimeWarning, stacklevel=1)
+
+    timer = threading.Timer(SLOW_S, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+class _Silences:
+    """How many deadlines in a row each server, and each file, has let pass.
+
+    Whoever is silent again and again is left out for a while, so that a run waits for minutes at
+    most, however many files or ranges it still wants.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._last: dict[str, float] = {}
+
+    def check(self, path: RemotePath) -> None:
+        """Raise FileError where it is left out now."""
+        for key in self._keys(path):
+            is_recent = time.monotonic() < self._last.get(key, -LEFT_OUT_S) + LEFT_OUT_S
+            if self._counts[key] >= MAX_SILENCES and is_recent:
+                raise FileError(path, "was left out: its server did not answer again and again")
+
+    def add(self, path: RemotePath) -> None:
+        """Count one."""
+        for key in self._keys(path):
+            self._counts[key] += 1
+            self._last[key] = time.monotonic()
+
+    def forget(self, path: RemotePath) -> None:
+        """Count from none again."""
+        for key in self._keys(path):
+            if key in self._last:
+                del self._counts[key], self._last[key]
+
+    @staticmethod
+    def _keys(path: RemotePath) -> tuple[str, str]:
+        place = path.url.split("::")[-1]
+        return "/".join(place.split("/")[:3]), path.url
+
+
+_silences = _Silences()
 
 
 def _cause(error: Exception) -> Exception:
@@ -420,7 +489,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, _WrongAnswerError):
         return str(error)
     if isinstance(error, TimeoutError):
-        return f"its server does not answer within {DEADLINE_S:g} s"
+        return "its server does not answer in time"
     names = {each.__name__ for each in type(error).__mro__}
     for name in names & SAID.keys():
         return SAID[name]

@@ -128,13 +128,16 @@ def survey(
     given = list(recordings)
     is_remote = any(isinstance(_place_of(each), RemotePath) for each in given[:1] + given[-1:])
     n_threads = N_LOOKING_AFAR if is_remote else N_LOOKING
-    if len(given) < 2 * n_threads:
+    if len(given) < (2 if is_remote else 2 * n_threads):
         return [_look_at(each, audio, raw) for each in given]
-    with ThreadPoolExecutor(n_threads, "ondes-survey") as pool:
-        known: list[Recording] = []
+    pool = ThreadPoolExecutor(n_threads, "ondes-survey")
+    known: list[Recording] = []
+    try:
         for rows in slices(len(given), LOOKED_AT_ONCE):  # all at once would fill the memory
             known += pool.map(lambda each: _look_at(each, audio, raw), given[rows])
-        return known
+    finally:  # after Ctrl-C, a server that is silent is not waited for
+        pool.shutdown(wait=False, cancel_futures=True)
+    return known
 
 
 def describe(arrays: Sequence[Array], audio: AudioSettings) -> list[Recording]:
