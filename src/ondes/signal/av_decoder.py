@@ -27,9 +27,11 @@ Samples = NDArray[np.float32]
 # formats that it recognises in noise: a recording must be one of these.
 CONTAINERS = (
     *("aac", "ac3", "aiff", "amr", "ape", "asf", "au", "avi", "caf", "dsf", "dts", "eac3", "flac"),
-    *("flv", "matroska", "mov", "mp3", "mpc", "mpc8", "mpeg", "mpegts", "ogg", "rm", "tak", "tta"),
-    *("w64", "wav", "wv"),
+    *("flv", "g722", "matroska", "mov", "mp3", "mpc", "mpc8", "mpeg", "mpegts", "ogg", "rm", "tak"),
+    *("tta", "w64", "wav", "wv"),
 )
+# Their length is guessed from the bit rate at their beginning.
+WITHOUT_LENGTH = ("aac", "ac3", "dts", "eac3")
 MAX_PLANES = 7  # of more, PyAV misjudges the number and reads beyond them
 FFMPEG_LIMIT = 2**31 - 1  # its default for one allocation, in bytes
 
@@ -78,7 +80,9 @@ class AvDecoder:
             duration = _duration(self._container, stream)
             self.n_samples = None if duration is None else round(duration * self.sr)
             integrity.check_length(name, self.n_samples, n_bytes, self.format)
-            self._is_length_exact = "mp3" not in self._container.format.name or _has_length(file)
+            kind = self._container.format.name
+            is_guessed = kind in WITHOUT_LENGTH or ("mp3" in kind and not _has_length(file))
+            self._is_length_exact = not is_guessed
         except BaseException:
             self._container.close()
             raise

@@ -27,6 +27,7 @@ __all__ = ["Decoder", "open_decoder"]
 MP3_TRIM = 4 * 1152
 UNRECOGNISED, UNSUPPORTED_ENCODING = 1, 4  # libsndfile's error codes
 INSTALL_FORMATS = "install PyAV with: pip install 'ondes[formats]'"
+TRUNCATED = "is truncated: it is shorter than its header says; copy it again"
 INTACT_OGG = ogg.OggFacts(is_complete=True, is_chained=False, is_consecutive=True, is_celt=True)
 
 
@@ -124,10 +125,15 @@ def _open_file(name: str, source: Path | BinaryIO, file: BinaryIO, is_known: boo
         decoder = SoundFileDecoder(name, source)
     except soundfile.LibsndfileError as error:
         is_damaged = error.code not in (UNRECOGNISED, UNSUPPORTED_ENCODING)
-        if is_damaged and not integrity.is_wav_of_another_encoding(file):
+        if is_damaged and not integrity.is_of_another_encoding(file):
             raise FileError(name, f"is damaged ({plain_reason(error)})") from error
         if _has_pyav():
-            return AvDecoder(name, source, file)
+            is_complete = magic != b"OggS" or ogg.examine_end(file).is_complete
+            other = AvDecoder(name, source, file)
+            if not is_complete:
+                other.close()
+                raise FileError(name, TRUNCATED) from None
+            return other
         raise FileError(
             name, f"is not a format of libsndfile; if it is MP4 or video, {INSTALL_FORMATS}"
         ) from error
@@ -159,7 +165,7 @@ def _check(name: str, decoder: SoundFileDecoder, file: BinaryIO, facts: ogg.OggF
     if decoder.format == "MP3":
         _check_mp3_length(name, decoder, file)
     elif integrity.is_truncated(file) or not facts.is_complete:
-        raise FileError(name, "is truncated: it is shorter than its header says; copy it again")
+        raise FileError(name, TRUNCATED)
     n_bytes = file.seek(0, os.SEEK_END)
     integrity.check_length(name, decoder.n_samples, n_bytes, decoder.format)
     if decoder.n_samples == 0:
@@ -170,7 +176,7 @@ def _check_mp3_length(name: str, decoder: SoundFileDecoder, file: BinaryIO) -> N
     """Refuse an MP3 whose length libsndfile misjudges: it would stop early."""
     found, expected = integrity.mp3_n_samples(file), decoder.n_samples or 0
     if found < expected - MP3_TRIM:
-        raise FileError(name, "is truncated: it is shorter than its header says; copy it again")
+        raise FileError(name, TRUNCATED)
     if found > expected + MP3_TRIM:
         raise FileError(name, f"has no length in its header; to read all of it, {INSTALL_FORMATS}")
 

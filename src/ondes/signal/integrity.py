@@ -19,8 +19,8 @@ __all__ = [
     "check_packets",
     "is_length_known",
     "is_mpeg",
+    "is_of_another_encoding",
     "is_truncated",
-    "is_wav_of_another_encoding",
     "mp3_has_length",
     "mp3_n_samples",
 ]
@@ -29,7 +29,8 @@ Order = Literal["little", "big"]
 
 MIN_SR, MAX_SR, MAX_CHANNELS = 100, 10**7, 128
 MAX_CAF_CHUNKS = 1000
-OTHER_WAV_ENCODINGS = (0x0050, 0x0055, 0x0160, 0x0161, 0x028F, 0x2000)  # of which FFmpeg reads some
+WAV_ENCODINGS = (1, 2, 3, 6, 7, 0x11, 0x31, 0xFFFE)  # that libsndfile reads
+OGG_ENCODINGS = (b"\x01vorbis", b"OpusHead")
 DUMP_HEADER, DUMP_PACKET = 21, 127  # bytes
 # FLAC of digital silence comes nearest to this: 65535 samples in a frame of 13 bytes. The smallest
 # frames of MP3 have 12 samples per byte.
@@ -106,12 +107,13 @@ def is_truncated(file: BinaryIO) -> bool:
     return False
 
 
-def is_wav_of_another_encoding(file: BinaryIO) -> bool:
-    """Whether the samples of a WAV are of a kind that libsndfile takes for damage: G.722, say."""
+def is_of_another_encoding(file: BinaryIO) -> bool:
+    """Whether libsndfile may take for damage what it cannot decode: G.722 in WAV, FLAC in Ogg."""
     file.seek(0)
-    head = file.read(22)
-    is_wav = head[:4] == b"RIFF" and head[8:16] == b"WAVEfmt "
-    return is_wav and int.from_bytes(head[20:22], "little") in OTHER_WAV_ENCODINGS
+    head = file.read(64)
+    if head[:4] == b"RIFF" and head[8:16] == b"WAVEfmt ":
+        return int.from_bytes(head[20:22], "little") not in WAV_ENCODINGS
+    return head[:4] == b"OggS" and not head[28:].startswith(OGG_ENCODINGS)
 
 
 def is_length_known(length: int) -> bool:
