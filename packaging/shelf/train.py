@@ -17,6 +17,8 @@ import triton.language as tl
 HERE = Path(__file__).parent
 SR = 16000
 NAMES = ("speech", "music", "noise")
+LIVE = 480  # samples that a frame of live sound gives
+LEVEL_HALF_LIFE = 100  # frames of 30 ms
 
 # ---- recurrence ----
 
@@ -112,9 +114,25 @@ def sweep_plain(p, axis):
 # ---- network ----
 
 
+def sweep_past(sweep, p):
+    """Along time, for live sound: half of the numbers remember, the others hear one frame."""
+    H = p.shape[-1] // 6
+    z, c, g = torch.sigmoid(p[..., H : 2 * H]), p[..., 3 * H : 4 * H], torch.relu(p[..., 5 * H :])
+    return torch.cat([sweep(p, 1)[..., :H], (1 - z) * c * g], -1)
+
+
+def mean_of_past(values):
+    """Of (B, T), a running mean with `LEVEL_HALF_LIFE`."""
+    n_frames = values.shape[1]
+    at = torch.arange(n_frames, device=values.device)
+    weights = torch.tril(0.5 ** ((at[:, None] - at) / LEVEL_HALF_LIFE))
+    return (values @ (weights / weights.sum(1, keepdim=True)).T)[..., None]
+
+
 class Net(torch.nn.Module):
-    def __init__(self, n_fft, hop, groups, C, H, L, n_sources, is_complex):
+    def __init__(self, n_fft, hop, groups, C, H, L, n_sources, is_complex, is_live=False):
         super().__init__()
+        self.is_live = is_live
         self.settings = {
             "n_fft": n_fft,
             "hop": hop,
@@ -167,7 +185,10 @@ class Net(torch.nn.Module):
         B, T, _ = X.shape
         X = X[..., : self.n_bins]
         power = X.real.square() + X.imag.square()
-        power = power / (power.mean(dim=(1, 2), keepdim=True) + 1e-20)
+        level = power.mean(dim=(1, 2), keepdim=True)
+        if self.is_live:
+            level = mean_of_past(power.mean(dim=2))
+        power = power / (level + 1e-20)
         feature = (power + 1e-10) ** 0.125
         if self.is_complex:
             # X is levelled by its magnitude
@@ -187,7 +208,9 @@ class Net(torch.nn.Module):
             zip(self.into, self.bias, self.back, strict=False)
         ):
             p = torch.nn.functional.linear(normal(x), into.T, bias)
-            x = x + torch.nn.functional.linear(sweep(p, 1 + layer % 2), back.T).float()
+            is_past = self.is_live and layer % 2 == 0
+            swept = sweep_past(sweep, p) if is_past else sweep(p, 1 + layer % 2)
+            x = x + torch.nn.functional.linear(swept, back.T).float()
         x = normal(x).reshape(B * T, -1, x.shape[-1])
         masks, at = [], 0
         for (n, w), a, b, c, d in zip(
@@ -217,8 +240,24 @@ def window_of(n, device):
     return torch.hann_window(n, periodic=True, device=device)
 
 
-def stft(x, n_fft, hop):
-    return torch.fft.rfft(x.unfold(-1, n_fft, hop) * window_of(n_fft, x.device))
+def live_windows(n_fft, device):
+    """Those of `ondes.Stft(n_fft, n_synthesis=LIVE)`, the second without its scale."""
+    rise, fall = n_fft - LIVE // 2, LIVE // 2
+    parts = [window_of(2 * rise, device)[:rise], window_of(LIVE, device)[fall:]]
+    analysis = torch.cat(parts).sqrt()
+    synthesis = window_of(LIVE, device) / analysis[-LIVE:].clamp_min(1e-6)
+    return analysis, synthesis
+
+
+def stft(x, n_fft, hop, is_live=False):
+    window = live_windows(n_fft, x.device)[0] if is_live else window_of(n_fft, x.device)
+    return torch.fft.rfft(x.unfold(-1, n_fft, hop) * window)
+
+
+def live_parts(X, n_fft):
+    """The samples that each frame of live sound gives, one frame after the other."""
+    parts = torch.fft.irfft(X, n=n_fft)[..., -LIVE:] * live_windows(n_fft, X.device)[1]
+    return parts.flatten(-2)
 
 
 def istft(X, n_fft, hop):
@@ -420,6 +459,10 @@ def loss_of(masks, X, S, net, mixture_energy, tau):
     n = net.n_bins
     rest = masks[..., -1:].expand(*masks.shape[:-1], X.shape[-1] - n)
     full = torch.cat([masks, rest], -1)
+    if net.is_live:
+        estimate = live_parts(full * X[:, None], net.n_fft)
+        truth = live_parts(stft(S, net.n_fft, net.hop, True), net.n_fft)
+        return (estimate - truth).square().sum(-1), truth, estimate
     estimate = istft(full * X[:, None], net.n_fft, net.hop)
     q = net.n_fft // net.hop
     truth = S[..., (q - 1) * net.hop :][..., : estimate.shape[-1]]
@@ -473,7 +516,7 @@ def check(net, sets, names):
             got = []
             for s in S.split(16):
                 s = merged(s, names)
-                X = stft(s.sum(1), net.n_fft, net.hop)
+                X = stft(s.sum(1), net.n_fft, net.hop, net.is_live)
                 _, truth, estimate = loss_of(net(X), X, s, net, None, 0)
                 before = si_sdr(truth, truth.sum(1, keepdim=True).expand_as(truth))
                 got.append(si_sdr(truth, estimate) - (before if "noise" in key else 0))
@@ -502,6 +545,7 @@ def main():
     a.add_argument("--out", default="net")
     a.add_argument("--names", default="speech,music,noise")
     a.add_argument("--complex", action="store_true")
+    a.add_argument("--live", action="store_true", help="hear the past alone, late by 30 ms")
     a.add_argument("--n-fft", type=int, default=1920)
     a.add_argument("--hop", type=int, default=480)
     a.add_argument("--groups", default="12x8,12x16,12x48")
@@ -548,7 +592,7 @@ def main():
     rooms = torch.tensor(np.load(f"{HERE}/pools/rooms.npy").astype(np.float32), device=device)
     names = g.names.split(",")
     groups = [tuple(map(int, x.split("x"))) for x in g.groups.split(",")]
-    net = Net(g.n_fft, g.hop, groups, g.C, g.H, g.L, len(names), g.complex).to(device)
+    net = Net(g.n_fft, g.hop, groups, g.C, g.H, g.L, len(names), g.complex, g.live).to(device)
     if g.start:
         state = torch.load(g.start, map_location=device)
         own = net.state_dict()
@@ -596,7 +640,7 @@ def main():
                 10 ** sounds.uniform(-4, -2.4, g.batch, 1)
                 * mixture.square().mean(-1, keepdim=True).sqrt()
             )
-            X = stft(mixture + floor * torch.randn_like(mixture), g.n_fft, g.hop)
+            X = stft(mixture + floor * torch.randn_like(mixture), g.n_fft, g.hop, g.live)
         with torch.autocast("cuda", torch.bfloat16, enabled=device == "cuda"):
             masks = net(X)
         error, truth, _ = loss_of(masks, X, S, net, None, g.tau)

@@ -20,6 +20,7 @@ from ondes.cli.denoise import denoise
 from ondes.cli.info import info
 from ondes.cli.learn import learn
 from ondes.cli.levels import levels
+from ondes.cli.live import live
 from ondes.cli.models import list_models
 from ondes.cli.report import report
 from ondes.cli.score import score
@@ -82,7 +83,7 @@ def completion(shell: str) -> None:
 
 # fmt: off
 for _command in (
-    demo, separate, denoise, learn, train, studio, report, levels, score, list_models, info,
+    demo, separate, denoise, live, learn, train, studio, report, levels, score, list_models, info,
     completion,
 ):
     ondes.add_command(_command)

@@ -46,7 +46,7 @@ def _as_raw_format(_: click.Context, __: click.Parameter, given: str | None) -> 
         raise click.BadParameter(f"{given!r} is not of the form 44100:2:s16le: {error}") from None
 
 
-def _as_delay(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
+def as_delay(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
     """Seconds from 30ms, or from 0.03s."""
     if given is None:
         return None
@@ -236,7 +236,7 @@ raw = click.option(
 delay = click.option(
     "--delay",
     metavar="TIME",
-    callback=_as_delay,
+    callback=as_delay,
     help="For live sound: frames with which separation is late by this at most, such as 30ms.",
 )
 top_db = click.option(

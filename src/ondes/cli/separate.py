@@ -225,7 +225,9 @@ def _targets(
         words |= {"folder": path.resolve().parent.name or "_"}
         try:
             files = {
-                name: Path(given["output"], given["filename"].format(stem=_as_name(name), **words))
+                name: Path(
+                    given["output"], given["filename"].format(stem=as_file_name(name), **words)
+                )
                 for name in names
             }
         except (LookupError, ValueError, AttributeError) as error:
@@ -251,7 +253,7 @@ def _no_dots(track: str) -> str:
     return track if track.strip(".") else "_" * len(track)
 
 
-def _as_name(source: str) -> str:
+def as_file_name(source: str) -> str:
     """A source's name as a file name: labels in a model may be anything."""
     return re.sub(r"[/\\\0]|^\.+", "_", source) or "_"
 

@@ -180,18 +180,24 @@ class BandMasks:
     def _part(self, given: tuple[Real, slice, int]) -> Real:
         frames, rows, n_frames = given
         single = self._weights.single
-        x = _embedded(frames, single)
+        x = embedded(_levelled(frames), single)
         sweeps = zip(single["inwards"], single["bias"], single["outwards"], strict=True)
         for number, (inwards, bias, outwards) in enumerate(sweeps):
             _sweep(x, inwards, bias, outwards, along_bands=number % 2 == 1)
-        return _decoded(x[rows][:n_frames], single, self._weights.n_sources)
+        return decoded(x[rows][:n_frames], single, self._weights.n_sources)
 
 
-def _embedded(frames: Real, single: dict[str, tuple[Real, ...]]) -> Real:
-    """A vector for each frame and band, (n_frames, n_bands, n_channels)."""
+def _levelled(frames: Real) -> Real:
+    """Power relative to its mean."""
     power = frames / np.maximum(frames.max(), np.float32(1e-30))  # squares may overflow
     np.square(power, out=power)
     power /= np.maximum(power.mean(), np.float32(1e-30))
+    levelled: Real = power
+    return levelled
+
+
+def embedded(power: Real, single: dict[str, tuple[Real, ...]]) -> Real:
+    """A vector for each frame and band, (n_frames, n_bands, n_channels), from relative power."""
     power += np.float32(FLOOR)
     for _ in range(3):
         np.sqrt(power, out=power)
@@ -211,7 +217,7 @@ def _sweep(x: Real, inwards: Real, bias: Real, outwards: Real, *, along_bands: b
     z = np.empty((n_frames, n_bands, n_states), np.float32)
     h, g = np.empty_like(z), np.empty_like(z)
     for rows in slices(n_frames, FRAMES_AT_ONCE):
-        product = _normal(x[rows]).reshape(-1, n_channels) @ inwards
+        product = normal(x[rows]).reshape(-1, n_channels) @ inwards
         product += bias
         gates = product.reshape(-1, n_bands, 3, n_states)
         keep = gates[:, :, 0]
@@ -236,7 +242,7 @@ def _sweep(x: Real, inwards: Real, bias: Real, outwards: Real, *, along_bands: b
         x[rows] += (h[rows].reshape(-1, n_states) @ outwards).reshape(-1, n_bands, n_channels)
 
 
-def _normal(x: Real) -> Real:
+def normal(x: Real) -> Real:
     """Vectors of unit mean square."""
     scale = np.einsum("tkc,tkc->tk", x, x)
     scale *= np.float32(1 / x.shape[-1])
@@ -245,10 +251,10 @@ def _normal(x: Real) -> Real:
     return normal
 
 
-def _decoded(x: Real, single: dict[str, tuple[Real, ...]], n_sources: int) -> Real:
+def decoded(x: Real, single: dict[str, tuple[Real, ...]], n_sources: int) -> Real:
     """Masks, (n_sources, n_frames, n_bins)."""
     n_frames, first, parts = len(x), 0, []
-    x = _normal(x)
+    x = normal(x)
     names = ("hidden", "hidden_bias", "mask", "mask_bias")
     for hidden, hidden_bias, mask, mask_bias in zip(*map(single.__getitem__, names), strict=True):
         n = len(hidden)

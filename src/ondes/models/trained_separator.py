@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ondes.atomic_file import write_atomically
@@ -16,6 +17,7 @@ from ondes.models.variances import TrainedVariances
 from ondes.nmf.encoding import Compute
 from ondes.nmf.unfolded import UnfoldedWeights
 from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.stft import Stft
 
 __all__ = ["TrainedSeparator"]
 
@@ -64,9 +66,38 @@ class TrainedSeparator:
         """
         write_atomically(path, packed(path, separator_document(self.saved)), force)
 
+    def with_delay(self, seconds: float) -> TrainedSeparator:
+        """The same separator for live sound, late by so many seconds at most.
+
+        It hears the past alone, and separates less well than a recording from both sides.
+
+        Parameters
+        ----------
+        seconds : float
+            From 10 ms to 120 ms, as of `Stft.with_delay`.
+
+        Examples
+        --------
+        >>> import ondes
+        >>> separator = ondes.Separator(ondes.load("denoise").with_delay(0.03), sr=48000)
+        >>> separator.delay / separator.sr
+        0.03
+        """
+        if not isinstance(self.weights, BandWeights):
+            raise ValueError(
+                "This separator was trained with frames of its own; train it with delay "
+                "(ondes train --delay), or use one that comes with ondes."
+            )
+        stft = Stft.with_delay(seconds, self.audio.sr)
+        if stft.n_fft != self.audio.stft.n_fft:
+            raise ValueError("This separator's frames have another length than live sound needs.")
+        return TrainedSeparator(
+            self.names, replace(self.audio, stft=stft), self.weights, self.history
+        )
+
     def masks(self, compute: Compute) -> MaskStream:
         """Begin a stream of masks; see `ondes.models.model.Model`."""
-        return masks_of(self.weights, compute)
+        return masks_of(self.weights, self.audio, compute)
 
     def variances(self, n_bins: int, compute: Compute) -> SourceVariances:
         """The same for spatial separation."""

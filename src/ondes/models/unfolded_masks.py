@@ -6,19 +6,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ondes.models.band_network import BandMasks, BandWeights
+from ondes.models.live_network import FRAME_SECONDS, LiveBandMasks
 from ondes.models.model import MaskStream
 from ondes.nmf.encoding import Compute
 from ondes.nmf.unfolded import UnfoldedMasks, UnfoldedWeights
+from ondes.signal.audio_settings import AudioSettings
 
 __all__ = ["TrainedMaskStream", "masks_of"]
 
 Spectra = NDArray[np.float32]
 
 
-def masks_of(weights: UnfoldedWeights | BandWeights, compute: Compute) -> MaskStream:
+def masks_of(
+    weights: UnfoldedWeights | BandWeights, audio: AudioSettings, compute: Compute
+) -> MaskStream:
     """A `MaskStream` of a trained separator, on the host or on a device."""
     if compute.backend != "torch":
-        return TrainedMaskStream(weights, compute.n_threads)
+        n_turns = 0
+        if audio.stft.n_synthesis is not None and isinstance(weights, BandWeights):
+            n_turns = max(1, round(FRAME_SECONDS * audio.sr / audio.stft.hop_length))
+        return TrainedMaskStream(weights, compute.n_threads, n_turns)
     from ondes.models.device_masks import DeviceUnfoldedMasks
 
     if isinstance(weights, BandWeights):
@@ -29,11 +36,21 @@ def masks_of(weights: UnfoldedWeights | BandWeights, compute: Compute) -> MaskSt
 
 
 class TrainedMaskStream:
-    """What a trained separator makes of magnitudes, for a `MaskStream`'s power and amplitude."""
+    """What a trained separator makes of magnitudes, for a `MaskStream`'s power and amplitude.
 
-    def __init__(self, weights: UnfoldedWeights | BandWeights, n_threads: int = 1) -> None:
-        kind = BandMasks if isinstance(weights, BandWeights) else UnfoldedMasks
-        self._masks = kind(weights, n_threads)  # type: ignore[arg-type]
+    With `n_turns`, of live sound: see `LiveBandMasks`.
+    """
+
+    def __init__(
+        self, weights: UnfoldedWeights | BandWeights, n_threads: int = 1, n_turns: int = 0
+    ) -> None:
+        self._masks: BandMasks | LiveBandMasks | UnfoldedMasks
+        if not isinstance(weights, BandWeights):
+            self._masks = UnfoldedMasks(weights, n_threads)
+        elif n_turns:
+            self._masks = LiveBandMasks(weights, n_turns)
+        else:
+            self._masks = BandMasks(weights, n_threads)
         self.delay = self._masks.delay
 
     def reset(self) -> None:

@@ -1,0 +1,1 @@
+"""Live sound: from a microphone, through a separator, to a loudspeaker."""

@@ -1,0 +1,183 @@
+"""Who else gets the sources of live sound: recordings, and a dictionary that learns from them.
+
+Both work in threads of their own: sound does not wait for a disk, or for learning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ondes.errors import OndesError
+from ondes.signal.audio_writer import AudioWriter
+
+__all__ = ["StemLearner", "StemRecorder"]
+
+Samples = NDArray[np.float32]
+Stems = Mapping[str, Samples]
+
+MOST_WAITING = 3000  # blocks: half a minute
+SAMPLE_BYTES = 4
+
+
+class _Listener:
+    """A thread that is given blocks; what it cannot keep up with is left out, and counted."""
+
+    def __init__(self) -> None:
+        self._blocks: queue.Queue[Any] = queue.Queue(MOST_WAITING)
+        self.n_left_out = 0
+        self.failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._thread.is_alive():
+            with contextlib.suppress(queue.Full):
+                self._blocks.put(None, timeout=0.1)
+                break
+        self._thread.join()
+
+    def __call__(self, stems: Stems) -> None:
+        """Take the next samples."""
+        try:
+            self._blocks.put_nowait(self._part(stems))
+        except queue.Full:
+            self.n_left_out += 1
+
+    def check(self) -> None:
+        """Raise what went wrong."""
+        if self.failure is not None:
+            raise self.failure
+
+    def _part(self, stems: Stems) -> Any:
+        return stems
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except (OndesError, ValueError, OSError, MemoryError) as error:
+            self.failure = error
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+
+class StemRecorder(_Listener):
+    """Writes the input and every source to files; a context manager.
+
+    The input is the sum of the sources, so that it lies beside them sample by sample.
+
+    Parameters
+    ----------
+    files : mapping of str to Path
+        Of the sources, and of "input".
+    sr, n_channels : int
+    force : bool
+    """
+
+    def __init__(
+        self, files: Mapping[str, Path], sr: int, n_channels: int, force: bool = False
+    ) -> None:
+        super().__init__()
+        self.files = dict(files)
+        self._facts, self._force = (sr, n_channels), force
+
+    def _work(self) -> None:
+        with contextlib.ExitStack() as stack:
+            writers = {
+                name: stack.enter_context(AudioWriter(file, *self._facts, force=self._force))
+                for name, file in self.files.items()
+            }
+            while (stems := self._blocks.get()) is not None:
+                parts = list(stems.values())
+                for name, writer in writers.items():
+                    writer.write(stems[name] if name in stems else sum(parts[1:], parts[0]))
+
+
+class StemLearner(_Listener):
+    """Learns a dictionary online from the sum of some sources; a context manager.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The sources to learn from.
+    sr, n_channels : int
+    half_life : float
+        Seconds after which sound counts half.
+    dictionary : Dictionary, optional
+        Go on learning this one, which has settings of its own.
+    n_components : int
+    delay : float
+        As of `ondes.learn`.
+
+    Attributes
+    ----------
+    learned : Dictionary or None
+        At the end.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        sr: int,
+        n_channels: int,
+        *,
+        half_life: float,
+        dictionary: Any = None,
+        n_components: int = 16,
+        delay: float = 0.03,
+    ) -> None:
+        super().__init__()
+        self._names, self._facts = tuple(names), (sr, n_channels)
+        self._half_life, self._dictionary = half_life, dictionary
+        self._n_components, self._delay = n_components, delay
+        self.learned: Any = None
+        self._rest = b""
+
+    def read(self, n_bytes: int = -1) -> bytes:
+        """Bytes of the stream that is learned from: what is there, and none at its end."""
+        if not self._rest:
+            block = self._blocks.get()
+            if block is None:
+                self._blocks.put(None)
+                return b""
+            self._rest = block
+        data = self._rest if n_bytes < 0 else self._rest[:n_bytes]
+        self._rest = self._rest[len(data) :]
+        return data
+
+    def _part(self, stems: Stems) -> bytes:
+        first, *others = (stems[name] for name in self._names)
+        samples: Samples = sum(others, first)
+        return samples.astype("<f4").tobytes() or b"\0" * 0
+
+    def _work(self) -> None:
+        from ondes.learning.learn import learn
+        from ondes.nmf.forgetting import HalfLife
+        from ondes.signal.recordings import RawFormat
+        from ondes.signal.stft import Stft
+
+        raw = RawFormat(*self._facts, "f32le")
+        stream: Any = self
+        if self._dictionary is not None:
+            self.learned = learn(stream, dictionary=self._dictionary, raw=raw, n_jobs=1)
+            return
+        hop_s = Stft.with_delay(self._delay, 16000).hop_length / 16000
+        self.learned = learn(
+            stream,
+            self._n_components,
+            delay=self._delay,
+            forgetting=HalfLife(self._half_life / hop_s),
+            raw=raw,
+            n_jobs=1,
+        )
