@@ -83,10 +83,10 @@ KEYS = "1-9 choose, + and - change its gain, m mutes it, q ends"
 @click.option(
     "--buffer",
     metavar="TIME",
-    default="10ms",
+    default="20ms",
     show_default=True,
     callback=options.as_delay,
-    help="How much sound devices give and take at a time.",
+    help="Buffers of both devices; 10ms is less late, and where the machine is busy has more gaps.",
 )
 @options.force
 @options.as_json
@@ -149,8 +149,8 @@ def _model(given: dict[str, Any]) -> Model:
     """The model of -d, or the one that comes with ondes, for live sound."""
     from ondes.cli.models import as_model, load_models
     from ondes.models.band_network import BandWeights
-    from ondes.models.combined import Following
     from ondes.models.loading import from_shelf
+    from ondes.models.sources import Sources
     from ondes.models.trained_separator import TrainedSeparator
 
     model: Model = from_shelf("denoise")
@@ -175,7 +175,7 @@ def _model(given: dict[str, Any]) -> Model:
                 f"--adapt {name!r} is not one of the sources: {', '.join(model.names)}."
             )
     if given["adapt"]:
-        if not isinstance(model, Following):
+        if not isinstance(model, Sources):
             raise click.UsageError("--adapt needs dictionaries, from ondes learn --delay 30ms.")
         model = model.adapting(*given["adapt"])
     return model
@@ -268,7 +268,7 @@ class _Session:
             sink,
             sr=self.sr,
             n_channels=n_channels,
-            block_size=max(1, round(given["buffer"] * self.sr)),
+            block_size=max(1, round(given["buffer"] * self.sr / 2)),
         )
         self._names = f"{source.description} → {sink.description}"
 

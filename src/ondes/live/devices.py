@@ -6,11 +6,13 @@ own, "pulse". The server's devices are chosen by environment variables that its 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ondes.errors import DeviceError
@@ -65,7 +67,24 @@ def portaudio() -> Any:
             "Live sound needs the library PortAudio; install it, on Debian and Ubuntu as "
             "libportaudio2."
         ) from None
+    _silence_alsa()
     return sounddevice
+
+
+@cache
+def _silence_alsa() -> None:
+    """Let ALSA's library, which PortAudio uses on Linux, write nothing to standard error."""
+    try:
+        library = ctypes.CDLL("libasound.so.2")
+    except OSError:
+        return
+    library.snd_lib_error_set_handler(_NOTHING)
+
+
+# Its further arguments, whose number varies, are left where they are.
+_NOTHING = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_int)(
+    lambda *_: None
+)
 
 
 def devices(kind: str) -> list[SoundDevice]:

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.errors import OndesError
+from ondes.errors import FileError, OndesError
 from ondes.signal.audio_writer import AudioWriter
 
 __all__ = ["StemLearner", "StemRecorder"]
@@ -25,6 +25,7 @@ Stems = Mapping[str, Samples]
 
 MOST_WAITING = 3000  # blocks: half a minute
 SAMPLE_BYTES = 4
+LEAST_S = 1.0  # of sound, that something can be learned from
 
 
 class _Listener:
@@ -49,6 +50,8 @@ class _Listener:
 
     def __call__(self, stems: Stems) -> None:
         """Take the next samples."""
+        if not len(next(iter(stems.values()))):
+            return
         try:
             self._blocks.put_nowait(self._part(stems))
         except queue.Full:
@@ -123,7 +126,7 @@ class StemLearner(_Listener):
     Attributes
     ----------
     learned : Dictionary or None
-        At the end.
+        At the end; None where there was less than a second of sound.
     """
 
     def __init__(
@@ -142,7 +145,7 @@ class StemLearner(_Listener):
         self._half_life, self._dictionary = half_life, dictionary
         self._n_components, self._delay = n_components, delay
         self.learned: Any = None
-        self._rest = b""
+        self._rest, self._n_bytes = b"", 0
 
     def read(self, n_bytes: int = -1) -> bytes:
         """Bytes of the stream that is learned from: what is there, and none at its end."""
@@ -152,6 +155,7 @@ class StemLearner(_Listener):
                 self._blocks.put(None)
                 return b""
             self._rest = block
+            self._n_bytes += len(block)
         data = self._rest if n_bytes < 0 else self._rest[:n_bytes]
         self._rest = self._rest[len(data) :]
         return data
@@ -159,9 +163,17 @@ class StemLearner(_Listener):
     def _part(self, stems: Stems) -> bytes:
         first, *others = (stems[name] for name in self._names)
         samples: Samples = sum(others, first)
-        return samples.astype("<f4").tobytes() or b"\0" * 0
+        return samples.astype("<f4").tobytes()
 
     def _work(self) -> None:
+        try:
+            self.learned = self._learn()
+        except FileError:
+            sr, n_channels = self._facts
+            if self._n_bytes >= LEAST_S * sr * n_channels * SAMPLE_BYTES:
+                raise
+
+    def _learn(self) -> Any:
         from ondes.learning.learn import learn
         from ondes.nmf.forgetting import HalfLife
         from ondes.signal.recordings import RawFormat
@@ -170,10 +182,9 @@ class StemLearner(_Listener):
         raw = RawFormat(*self._facts, "f32le")
         stream: Any = self
         if self._dictionary is not None:
-            self.learned = learn(stream, dictionary=self._dictionary, raw=raw, n_jobs=1)
-            return
+            return learn(stream, dictionary=self._dictionary, raw=raw, n_jobs=1)
         hop_s = Stft.with_delay(self._delay, 16000).hop_length / 16000
-        self.learned = learn(
+        return learn(
             stream,
             self._n_components,
             delay=self._delay,

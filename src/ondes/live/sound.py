@@ -113,10 +113,12 @@ class LiveSound:
     source, sink : SoundDevice
     sr, n_channels : int
     block_size : int
-        Samples that devices give and take at a time.
+        Samples that devices give and take at a time; their buffers have two blocks.
 
     Attributes
     ----------
+    device_seconds : float
+        What PortAudio says of the delay of both devices.
     seconds : float
         Of sound that came in.
     processor_seconds, longest_seconds : float
@@ -195,7 +197,7 @@ class LiveSound:
                 device=device.choose(),
                 channels=self._n_channels,
                 dtype="float32",
-                latency=self._block_size / self.sr,
+                latency=2 * self._block_size / self.sr,
                 callback=callback,
             )
         except sounddevice.PortAudioError as error:
