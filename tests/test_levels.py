@@ -462,6 +462,16 @@ def test_raven_reads_events_as_selections(tmp_path):
     assert second["Low Freq (Hz)"] == ""
 
 
+def test_a_recording_without_a_folder_is_not_looked_for_where_the_program_runs(tmp_path):
+    written_events(tmp_path / "calls.txt", recordings=("dropped.wav",))
+    rows = csv.DictReader((tmp_path / "calls.txt").read_text().splitlines(), delimiter="\t")
+    assert {row["Begin Path"] for row in rows} == {"dropped.wav"}
+    written_events(tmp_path / "calls.csv", "kaleidoscope", recordings=("dropped.wav",))
+    assert {(row["INDIR"], row["IN FILE"]) for row in table_of(tmp_path / "calls.csv")} == {
+        ("", "dropped.wav")
+    }
+
+
 def test_kaleidoscope_reads_events(tmp_path):
     written_events(tmp_path / "calls.csv", "kaleidoscope")
     first, second = table_of(tmp_path / "calls.csv")

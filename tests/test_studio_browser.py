@@ -70,6 +70,9 @@ class Studio:
     def idle(self):
         self.wait("!['running', undefined].includes(document.documentElement.dataset.job)")
 
+    def drawn(self):
+        self.wait("ondesStudio.timeline.isComplete")
+
     @property
     def state(self):
         with urllib.request.urlopen(f"{self.address}state") as response:
@@ -173,10 +176,8 @@ def test_the_picture_is_drawn_and_hovering_shows_a_share(studio):
         "return sum / d.length; })()"
     )
     studio.wait(f"{pixels} > 10")
-    before, seen = None, studio.eval(pixels)
-    while seen != before:  # until no more tiles come
-        time.sleep(1)
-        before, seen = seen, studio.eval(pixels)
+    studio.drawn()
+    before = studio.eval(pixels)
     studio.page.locator(".card").first.hover()
     studio.wait(f"{pixels} < {0.8 * before}")
     studio.wait(f"{pixels} > {0.1 * before}")
@@ -338,7 +339,7 @@ def test_it_fits_a_phone_and_everything_has_a_name(studio):
 
 
 def test_a_box_chooses_the_sounds_that_make_it_up(studio, song, tmp_path):
-    page = studio.page
+    page, n_lanes = studio.page, studio.page.locator(".lane").count()
     assert page.locator("#choose-sounds").is_disabled()
     box = page.locator("#view").bounding_box()
     corners = [(0.2, 0.55), (0.5, 0.95)]  # of the picture: 1.2 to 3 s, low frequencies
@@ -372,9 +373,18 @@ def test_a_box_chooses_the_sounds_that_make_it_up(studio, song, tmp_path):
     most = energy >= 0.25 * np.sum(energy)
     assert set(np.flatnonzero(most)) <= found
     assert np.sum(energy, where=np.isin(range(len(energy)), list(found))) > 0.7 * np.sum(energy)
+    # They become a group wherever the focus is, here on no element.
+    assert page.locator("#new-group").inner_text() == f"New group of {len(found)}"
+    page.keyboard.press("n")
+    studio.wait(f"document.querySelectorAll('.lane').length === {n_lanes + 1}")
+    assert list(studio.groups().values())[-1] == found
+    page.click("#undo")
+    studio.wait(f"document.querySelectorAll('.lane').length === {n_lanes}")
+    page.click("#choose-sounds")
+    page.wait_for_selector(".card[aria-current=true]")
     page.keyboard.press("Escape")
-    cards.first.click(position={"x": 20, "y": 10})
-    cards.first.click(position={"x": 20, "y": 10})
+    assert page.locator(".card[aria-current=true]").count() == 0
+    assert studio.eval("ondesStudio.timeline.selection") is None
 
 
 def test_a_sound_plays_alone_and_solo_dims_the_others(studio):
@@ -640,11 +650,8 @@ def test_speech_without_its_noise(browser, tmp_path):
             studio.wait("ondesStudio.player.position > 0.3")
             sounds[mode] = studio.level()
             page.keyboard.press("Space")
-            seen = None
-            while levels.get(mode) != seen or seen is None:  # until no more tiles come
-                seen = levels.get(mode)
-                time.sleep(0.7)
-                levels[mode] = studio.eval(QUIET_CORNER)
+            studio.drawn()
+            levels[mode] = studio.eval(QUIET_CORNER)
         assert 0.003 < sounds["before"] < 0.01
         assert 0.003 < sounds["noise"] < 0.01
         assert sounds["result"] < 0.15 * sounds["before"]

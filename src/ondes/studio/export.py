@@ -7,7 +7,7 @@ import math
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from ondes.studio.project import Mix, Project
 from ondes.studio.recording import Recording
 from ondes.studio.stems import PartLevels, Stems
 from ondes.tables import (
+    OF_EVENTS,
     Event,
     LevelBlock,
     check_table,
@@ -79,12 +80,15 @@ class Export:
         The format, as a suffix.
     folder : Path
     progress : Progress
+    paths : mapping of str to Path
+        Where recordings lie that were not dropped onto the page.
     """
 
     recordings: Sequence[Recording]
     kind: str
     folder: Path
     progress: Progress
+    paths: Mapping[str, Path] = field(default_factory=dict)
 
     def name(self, what: str) -> str:
         """The name of all of the export: the first recording's, and what it holds."""
@@ -316,7 +320,10 @@ def export_events(export: Export, components: Components, rule: Rule) -> Downloa
     path = export.folder / f"table.{suffix}"
     with table_writer(path, "source", events=True, layout=export.kind) as table:
         for recording in export.recordings:
-            block = _rule_block(recording.name, components.levels[recording.id], rule)
+            name = recording.name
+            if export.kind in OF_EVENTS:  # they lead to the sound
+                name = str(export.paths.get(recording.id, name))
+            block = _rule_block(name, components.levels[recording.id], rule)
             table.write(rows_of_events(_found(block, rule), block))
     return Download(path, f"{export.name('events')}.{suffix}")
 

@@ -287,12 +287,12 @@ class Session:
 
     def export(self, title: str, kind: str, write: Callable[[Export], Download]) -> int:
         """Write a file and offer it to the page."""
-        recordings = list(self.recordings.values())
+        recordings, paths = list(self.recordings.values()), dict(self.paths)
 
         def work(progress: Progress) -> None:
             folder = Path(tempfile.mkdtemp(dir=self.folder))
             try:
-                self.offer(write(Export(recordings, kind, folder, progress)))
+                self.offer(write(Export(recordings, kind, folder, progress, paths)))
             except BaseException as error:
                 shutil.rmtree(folder, ignore_errors=True)
                 if isinstance(error, FileError) and Path(error.path).is_relative_to(folder):

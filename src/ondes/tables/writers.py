@@ -271,7 +271,7 @@ class RavenWriter:
 
     def write(self, rows: Rows) -> None:
         """Append rows."""
-        path = _escaped(_utf8("/".join(_folder_and_name(rows.recording))))
+        path = _escaped(_utf8(_path_of(rows.recording)))
         for event in _events_of(rows):
             self._n_rows += 1
             begin, end = self._before + event.start, self._before + event.end
@@ -292,7 +292,9 @@ class KaleidoscopeWriter:
 
     def write(self, rows: Rows) -> None:
         """Append rows."""
-        folder, file = map(_cell, _folder_and_name(rows.recording))
+        path = _path_of(rows.recording)
+        folder, _, file = path.rpartition("/" if "/" in path else "\\")
+        folder, file = _cell(folder), _cell(file)
         for event, time in zip(_events_of(rows), _clock_texts(rows), strict=True):
             day, _, second = time.partition("T")
             self._file.write(
@@ -479,10 +481,11 @@ def _escaped(text: str) -> str:
     )
 
 
-def _folder_and_name(recording: str) -> tuple[str, str]:
-    path = recording if "://" in recording else str(Path(recording).absolute())
-    folder, _, name = path.rpartition("/" if "/" in path else "\\")
-    return folder, name
+def _path_of(recording: str) -> str:
+    """Where it lies; what was dropped onto a page is a name alone."""
+    local = Path(recording)
+    is_known = "://" not in recording and (local.name != recording or local.exists())
+    return str(local.absolute()) if is_known else recording
 
 
 def _utf8(text: str) -> str:

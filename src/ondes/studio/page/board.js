@@ -1,6 +1,6 @@
 // Groups as lanes, and the sounds in them as cards.
 
-import { byId, decibels, el, hertz, percent, pressed, setBusy } from "./dom.js";
+import { byId, decibels, el, hertz, isTyping, percent, pressed, setBusy } from "./dom.js";
 import { hueOf, rgbOf } from "./colours.js";
 import { finder } from "./finder.js";
 import { act, clearMix, factors, listenMix, mix, stemFactors, store } from "./store.js";
@@ -18,7 +18,8 @@ export class Board {
     this.timeline = timeline;
     this.hear = hear;
     this.changed = changed;
-    this.#panel.addEventListener("keydown", (event) => this.#key(event));
+    // Wherever the focus is: after a click on a button it is nowhere.
+    document.addEventListener("keydown", (event) => !this.#panel.hidden && !byId("dialog").open && this.#key(event));
     listenMix(() => this.showMix());
   }
 
@@ -32,6 +33,7 @@ export class Board {
     this.#drawn = signature;
     const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
     this.#panel.replaceChildren(...this.#content(state));
+    this.#showSelected();
     this.showMix();
     setBusy(this.#panel, job?.state === "running");
     if (focused) this.#panel.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
@@ -54,7 +56,7 @@ export class Board {
           "Notes, drum hits and hiss, not instruments yet: listen with ▶, drag them between groups or press 1 to 9, and name the groups."),
         this.#hearAll(),
         el("button", { type: "button", disabled: !isProposed, onclick: () => act("confirm") }, "Keep all groups"),
-        el("button", { type: "button", onclick: () => this.#newGroup() , title: "New group from the selected sounds (N)" }, "New group")),
+        el("button", { type: "button", id: "new-group", onclick: () => this.#newGroup(), title: "New group from the selected sounds (N)" }, "New group")),
       el("div", { class: "lanes" },
         ...project.groups.map((group, n) => this.#lane(group, n, items, components)),
         this.#restLane(rest)),
@@ -330,9 +332,15 @@ export class Board {
       this.#selected.clear();
       if (!isOnly) this.#selected.add(index);
     } else if (!this.#selected.delete(index)) this.#selected.add(index);
+    this.#showSelected();
+  }
+
+  #showSelected() {
+    const n = this.#selected.size;
     for (const card of this.#panel.querySelectorAll(".card"))
       card.setAttribute("aria-current", String(this.#selected.has(Number(card.dataset.component))));
-    this.#panel.classList.toggle("selecting", this.#selected.size > 0);
+    this.#panel.classList.toggle("selecting", n > 0);
+    if (byId("new-group")) byId("new-group").textContent = n ? `New group of ${n}` : "New group";
   }
 
   // Selects these sounds and shows the first of them.
@@ -349,18 +357,17 @@ export class Board {
   }
 
   async #move(components, group) {
-    if (!components.length) return;
+    if (!components.length && group !== "new") return;
     if (await act("move", { components, group })) this.#unselect();
   }
 
   #unselect() {
     this.#selected.clear();
-    for (const card of this.#panel.querySelectorAll(".card")) card.setAttribute("aria-current", "false");
-    this.#panel.classList.remove("selecting");
+    this.#showSelected();
   }
 
   async #newGroup(event) {
-    await act("move", { components: this.#chosen(event), group: "new" });
+    await this.#move(this.#chosen(event), "new");
     const last = store.state.project.groups.at(-1);
     if (last) this.#panel.querySelector(`[data-key="name-${last.id}"]`)?.focus();
   }
@@ -375,7 +382,7 @@ export class Board {
 
   #key(event) {
     const { key, target } = event;
-    if (event.ctrlKey || event.metaKey || event.altKey || target.closest(".name, select, input[type=number]")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || isTyping(target)) return;
     const card = target.closest(".card");
     if (this.isNamed && !"mMsS".includes(key)) return;
     const groups = store.state.project.groups;
@@ -385,7 +392,7 @@ export class Board {
       if (!chosen.length || group === undefined) return;
       event.preventDefault();
       this.#move(chosen, group);
-    } else if (key === "n" || key === "N") {
+    } else if ("nN".includes(key) && this.#chosen(event).length) {
       event.preventDefault();
       this.#newGroup(event);
     } else if (card && ["ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"].includes(key) && !target.closest("input")) {

@@ -397,7 +397,7 @@ document.addEventListener("keydown", (event) => {
     " ": () => !isButton && toggle(), o: () => setOriginal(!isOriginal), l: () => setLoop(!player.loop),
     "+": () => timeline.zoom(0.5), "=": () => timeline.zoom(0.5), "-": () => timeline.zoom(2),
     z: () => (event.shiftKey ? timeline.showAll() : timeline.showSelection()),
-    escape: () => timeline.select(0, 0), "?": showHelp,
+    escape: () => { timeline.select(0, 0); board.choose([]); }, "?": showHelp,
     f: setLinear, "]": () => timeline.zoomFrequency(0.6), "[": () => timeline.zoomFrequency(1 / 0.6),
   };
   const action = keys[key.toLowerCase()];

@@ -45,6 +45,10 @@ export class Tiles {
     return this.#known.get(path) ?? null;
   }
 
+  get isComplete() {
+    return this.#waiting.size === 0;
+  }
+
   // What has scrolled out of sight before it was fetched is not needed any more.
   forgetQueue() {
     for (const path of this.#queue.splice(0)) this.#waiting.delete(path);

@@ -42,6 +42,11 @@ export class Timeline extends EventTarget {
     return last ? last.offset + last.seconds : 0;
   }
 
+  // Whether everything in sight has been drawn.
+  get isComplete() {
+    return !this.#isDrawing && this.#tiles.isComplete;
+  }
+
   get range() {
     return { start: this.#start, end: this.#end };
   }
