@@ -22,7 +22,7 @@ ifneq ($(filter-out $(CURDIR),$(shell cat $(INSTALLED) 2>/dev/null)),)
 .PHONY: $(INSTALLED)
 endif
 
-.PHONY: help shelf demo test oldest check bench gate sanitize leaks audio peers paper race figures cluster fuzz \
+.PHONY: help shelf demo test oldest check bench gate sanitize leaks peers paper race figures cluster fuzz \
 	kills soak docs wheels sdist-and-pure dictionaries clean
 
 # The commands, each with the first line of its comment.
@@ -55,24 +55,24 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/kernels.py $(if $(MUSIC),--music $(MUSIC))
 	$(BIN)/python benchmarks/growth.py $(if $(MUSIC),--music $(MUSIC))
 	$(BIN)/python benchmarks/result_pages.py
-	$(if $(MUSIC),$(BIN)/python experiments/why_the_default.py $(MUSIC))
+	$(if $(MUSIC),$(BIN)/python experiments/why_the_default.py --audio $(MUSIC))
 
 # Real recordings for `paper` and `race`, from Debian's packages; not installed, not kept.
 audio:
-	sh experiments/fetch_audio.sh $(AUDIO)
+	sh experiments/fetch_audio.sh audio
 
 # What the race, the fused kernel's tests and the scores of separation need beside.
 peers: $(PEERS)
 
-# The paper's figures on real music, and their page; QUICK=--quick shows them in minutes.
-paper: $(INSTALLED)
+# The paper's figures on real music, and their page; AUDIO= of your own, QUICK=--quick in minutes.
+paper: $(INSTALLED) | $(AUDIO)
 	$(BIN)/python experiments/small.py --audio $(AUDIO) $(QUICK)
 	$(BIN)/python experiments/medium.py --audio $(AUDIO) $(QUICK)
 	$(BIN)/python experiments/large.py --audio $(AUDIO) $(QUICK)
 	$(BIN)/python benchmarks/result_pages.py $(QUICK)
 
 # Against what users have today, and separation. On a quiet machine.
-race: $(PEERS)
+race: $(PEERS) | $(AUDIO)
 	$(BIN)/python benchmarks/race.py --audio $(AUDIO) $(QUICK)
 	$(BIN)/python benchmarks/separation.py --audio $(AUDIO) $(QUICK)
 	$(BIN)/python benchmarks/result_pages.py $(QUICK)

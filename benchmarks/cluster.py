@@ -231,12 +231,12 @@ def answer(results: dict[str, Any]) -> str:
 
 def draw(results: dict[str, Any], folder: Path) -> None:
     """The bars of `PICTURE`."""
-    from matplotlib.figure import Figure
+    import figures
 
-    parts = {"read": "#0b6e99", "summarise": "#5f9cb8", "communication": "#c98b3b", "rest": "#ddd"}
+    parts = {"read": "#083d56", "summarise": "#5f9cb8", "communication": "#c44601", "rest": "#ddd"}
     names = {"rest": "waiting"}
     rows = results["workers"]
-    figure = Figure(figsize=(7, 0.5 * len(rows) + 1), layout="constrained")
+    figure = figures.new(0.5 * len(rows) + 1.2)
     axes = figure.add_subplot()
     left = [0.0] * len(rows)
     for part, colour in parts.items():
@@ -246,9 +246,8 @@ def draw(results: dict[str, Any], folder: Path) -> None:
     labels = [f"{row['n_workers']} worker{'s' if row['n_workers'] > 1 else ''}" for row in rows]
     axes.set_yticks(range(len(rows)), labels)
     axes.set_xlabel("share of the time, %")
-    axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(folder / PICTURE[0])
+    figures.legend_above(axes, 4)
+    figures.save(figure, folder / PICTURE[0], results)
 
 
 def section(results: dict[str, Any]) -> str:

@@ -33,22 +33,23 @@ def answer(results: dict[str, Any]) -> str:
 
 def draw(results: dict[str, Any], folder: Path) -> None:
     """The curves of `PICTURE`, at 513 bins."""
-    from matplotlib.figure import Figure
+    import figures
 
     rows = [row for row in results["rows"] if row["n_bins"] == 513]
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    figure = figures.new(3.8)
     axes = figure.add_subplot()
-    shown = {"torch, float32": "-.", "torch.compile, TF32": "--", "fused, tf32": "-"}
-    for name, style in shown.items():
+    shown = ("torch, float32", "torch.compile, TF32", "fused, tf32")
+    for name, colour, style in zip(
+        shown, reversed(figures.BLUES[:3]), (":", "--", "-"), strict=True
+    ):
         values = [row["nanoseconds"][name] for row in rows]
-        axes.plot([row["n_components"] for row in rows], values, style, color="#0b6e99", label=name)
+        axes.plot([row["n_components"] for row in rows], values, style, color=colour, label=name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("components, 513 bins")
     axes.set_ylabel("ns per frame and step")
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(folder / PICTURE[0])
+    figures.legend_above(axes, 3)
+    figures.save(figure, folder / PICTURE[0], results)
 
 
 def section(results: dict[str, Any]) -> str:

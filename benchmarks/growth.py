@@ -274,23 +274,22 @@ def series(results: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]
 
 
 def draw(results: dict[str, Any], folder: Path) -> None:
-    from matplotlib.figure import Figure
+    import figures
 
-    figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+    figure = figures.new(3.6)
     panels = figure.subplots(1, 2)
     for axes, what, label in zip(panels, ("seconds", "peak_mb"), ("seconds", "MB"), strict=True):
         for number, (name, rows) in enumerate(series(results)):
             if "hours" in name:
-                dashes = ("-", "--", ":", "-.", (0, (5, 1)))[number % 5]
+                dashes = figures.DASHES[number % len(figures.DASHES)]
                 points = [(row["size"], row[what]) for row in rows]
                 axes.plot(*zip(*points, strict=True), linestyle=dashes, label=name[9:])
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlabel("hours")
         axes.set_ylabel(label)
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].legend(frameon=False)
-    figure.savefig(folder / PICTURE[0])
+    figures.legend_above(panels[0], 2)
+    figures.save(figure, folder / PICTURE[0], results)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,16 @@ ROOT = Path(__file__).parent.parent
 SOURCE_SUFFIXES = {".py", ".cpp", ".hpp", ".h"}
 
 LEARNING = ("native", "src/ondes/nmf")
+FRAMES = ("src/ondes/signal/stft.py", "src/ondes/signal/audio_settings.py")
 FROM_FILES = (*LEARNING, "src/ondes/signal", "src/ondes/learning")
 SEPARATING = (*FROM_FILES, "src/ondes/models", "src/ondes/separation")
+ON_DEVICES = (
+    *(f"src/ondes/nmf/backends/{each}.py" for each in (
+        "devices", "fused", "fused_solve", "fused_update", "torch",
+    )),
+    *("src/ondes/nmf/device_trainer.py", "src/ondes/learning/gpu.py"),
+    *("src/ondes/models/device_masks.py", "src/ondes/separation/device.py"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,11 +53,14 @@ class Kept:
         Files and folders whose change may change the results.
     command : str
         What measures again.
+    on_devices : bool
+        Whether code that only devices run belongs to the sources.
     """
 
     path: str
     sources: tuple[str, ...]
     command: str
+    on_devices: bool = False
 
     def read(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((ROOT / self.path).read_text())
@@ -93,14 +104,18 @@ class Kept:
             "commit": _commit(),
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "machine": machine(),
-            "digest": digest(self.sources),
+            "digest": self.digest,
         }
+
+    @property
+    def digest(self) -> str:
+        """A digest of the present sources."""
+        return digest(self.sources, () if self.on_devices else ON_DEVICES)
 
     def older_parts(self) -> list[str]:
         """The parts that measured other code than the present."""
-        present = digest(self.sources)
         measured = self.read()["measured"]
-        return [part for part, each in measured.items() if each["digest"] != present]
+        return [part for part, each in measured.items() if each["digest"] != self.digest]
 
 
 def _benchmark(name: str, sources: tuple[str, ...], command: str, *scripts: str) -> Kept:
@@ -110,9 +125,8 @@ def _benchmark(name: str, sources: tuple[str, ...], command: str, *scripts: str)
 
 def _experiment(name: str, script: str, *scripts: str) -> Kept:
     files = ("curves", "recordings", script, *scripts)
-    sources = (*LEARNING, "src/ondes/signal", *(f"experiments/{each}.py" for each in files))
-    folder = "AUDIO" if script == "why_the_default" else "--audio AUDIO"
-    command = f"python experiments/{script}.py {folder}"
+    sources = (*LEARNING, *FRAMES, *(f"experiments/{each}.py" for each in files))
+    command = f"python experiments/{script}.py --audio AUDIO"
     return Kept(f"experiments/results/{name}.json", sources, command)
 
 
@@ -123,7 +137,9 @@ KEPT: dict[str, Kept] = {
     "first_dictionary": _experiment("first_dictionary", "first_dictionary"),
     "first_dictionary_kl": _experiment("first_dictionary_kl", "first_dictionary"),
     "why_the_default": _experiment("why_the_default", "why_the_default"),
-    "race": _benchmark("race", LEARNING, "make race", "peers"),
+    "race": _benchmark(
+        "race", (*LEARNING, *FRAMES, "experiments/recordings.py"), "make race", "peers",
+    ),
     "separation": _benchmark(
         "separation", SEPARATING, "python benchmarks/separation.py --audio AUDIO",
         "separation_methods", "separation_scenes", "separation_noise",
@@ -141,20 +157,27 @@ KEPT: dict[str, Kept] = {
     "studio": _benchmark(
         "studio", (*SEPARATING, "src/ondes/studio"), "python benchmarks/studio.py"
     ),
-    "gpu": _benchmark("gpu", LEARNING, "python benchmarks/gpu.py, on a machine with a GPU"),
-    "gpu_arrays": _benchmark(
-        "gpu_arrays", SEPARATING, "python benchmarks/gpu_arrays.py, on a machine with a GPU"
+    "gpu": replace(
+        _benchmark("gpu", LEARNING, "python benchmarks/gpu.py, on a machine with a GPU"),
+        on_devices=True,
+    ),
+    "gpu_arrays": replace(
+        _benchmark(
+            "gpu_arrays", SEPARATING, "python benchmarks/gpu_arrays.py, on a machine with a GPU"
+        ),
+        on_devices=True,
     ),
 }  # fmt: skip
 
 
-def digest(sources: Iterable[str]) -> str:
+def digest(sources: Iterable[str], without: Iterable[str] = ()) -> str:
     """A digest of the source files under these paths, by name and content."""
+    left_out = {ROOT / each for each in without}
     found = hashlib.sha256()
     for source in sorted(sources):
         path = ROOT / source
         files = [path] if path.is_file() else path.rglob("*")
-        for file in sorted(each for each in files if each.suffix in SOURCE_SUFFIXES):
+        for file in sorted(f for f in files if f.suffix in SOURCE_SUFFIXES and f not in left_out):
             code = python_code(file.read_text()) if file.suffix == ".py" else file.read_text()
             found.update(f"{file.relative_to(ROOT)}\0{code}\0".encode())
     return found.hexdigest()[:16]
@@ -191,7 +214,10 @@ def machine() -> dict[str, Any]:
 
 
 def stated(results: dict[str, Any]) -> str:
-    """Which code the results measured, as a sentence for a page."""
+    """Which code the results measured, as a sentence for a page.
+
+    A note, which a person wrote beside the commit, says why they were not measured again.
+    """
     parts: dict[tuple[str, str], list[str]] = {}
     for part, each in results["measured"].items():
         parts.setdefault((each["commit"], each["date"]), []).append(part)
@@ -199,7 +225,10 @@ def stated(results: dict[str, Any]) -> str:
         f"commit {commit}, {date}" + ("" if names == ["all"] else f" ({', '.join(names)})")
         for (commit, date), names in parts.items()
     ]
-    return f"Measured with {'; '.join(described)}."
+    notes = dict.fromkeys(
+        f" {each['note']}" for each in results["measured"].values() if "note" in each
+    )
+    return f"Measured with {'; '.join(described)}.{''.join(notes)}"
 
 
 def _commit() -> str:

@@ -4,7 +4,7 @@
                               [--jobs N]
 
 Every dictionary is scored with the same divergence at converged activations, which is not timed.
-Writes benchmarks/results/race.json and docs/figures/race_*.png; with --quick, into out/quick.
+Writes benchmarks/results/race.json and docs/figures/race_*.svg; with --quick, into out/quick.
 """
 
 from __future__ import annotations

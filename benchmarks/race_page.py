@@ -7,20 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import figures
 import numpy as np
 import peers
 import standings
+from figures import ACCENT
 from standings import Curve
 
 PICTURE = (
-    "race_large.png",
+    "race_large.svg",
     "Held-out divergence against seconds of learning, 99 minutes, one thread",
 )
 SIZES = {"small": "30 s", "medium": "4 min", "large": "99 min"}
-COLOURS = {
-    "default": "#d55e00", "paper": "#e69f00", "batch": "#f0c040",
-    "minibatch": "#0072b2", "partial": "#56b4e9", "mu": "#004d7a",
-    "torchnmf": "#009e73", "diffsptk": "#cc79a7", "oobss": "#777777",
+STYLES = {  # colour and dashes: no two have both the same lightness and the same dashes
+    "default": (ACCENT, "-"), "paper": ("#e69f00", "--"), "batch": ("#d9a514", ":"),
+    "minibatch": ("#083d56", "-"), "partial": ("#2f86b0", "--"), "mu": ("#083d56", ":"),
+    "torchnmf": ("#2d8a68", "-."), "diffsptk": ("#b05a93", (0, (1, 1))), "oobss": ("#888888", "-"),
 }  # fmt: skip
 YARDSTICK_SOONER, YARDSTICK_LOWER, ONE_PASS_LOWER = 100, 0.08, 0.35
 KL_SOONER = 20
@@ -194,7 +196,7 @@ def section(results: dict[str, Any]) -> str:
         "On all cores:",
         _table(results, machine["cores"]),
         *(
-            f"![Held-out divergence against seconds, {title}](../figures/race_{name}.png)"
+            f"![Held-out divergence against seconds, {title}](../figures/race_{name}.svg)"
             for name, title in FIGURES.items()
             if name != "kl" or any(not heat.is_paper for heat in heats(results))
         ),
@@ -344,7 +346,7 @@ FIGURES = {
     "medium": "4 minutes, one thread",
     "large": "99 minutes, one thread",
     "long": "30 seconds at length, one thread",
-    "cores": "music on all cores",
+    "cores": "Music on all cores",
     "kl": "Kullback-Leibler, one thread",
 }
 
@@ -362,36 +364,35 @@ def draw(results: dict[str, Any], folder: Path) -> None:
         "cores": [h for h in every if h.threads != 1],
         "kl": others,
     }
-    folder.mkdir(parents=True, exist_ok=True)
     for name, chosen in shown.items():
         if chosen:
-            _draw(chosen, FIGURES[name], folder / f"race_{name}.png")
+            _draw(chosen, FIGURES[name], folder / f"race_{name}.svg", results)
 
 
-def _draw(chosen: Sequence[Heat], title: str, path: Path) -> None:
-    from matplotlib.figure import Figure
-
+def _draw(chosen: Sequence[Heat], title: str, path: Path, results: dict[str, Any]) -> None:
     chosen = sorted(chosen, key=lambda heat: heat.n_components)
-    n_columns = 3 if len(chosen) % 3 == 0 else 2
-    n_rows = -(-len(chosen) // n_columns)
-    figure = Figure(figsize=(4.2 * n_columns, 3.4 * n_rows + 0.9), layout="constrained", dpi=100)
-    every = figure.subplots(n_rows, n_columns, squeeze=False)
+    chosen = sorted(chosen, key=lambda heat: (list(SIZES).index(heat.size), heat.kind))
+    n_rows = -(-len(chosen) // 2)
+    figure = figures.new(2.3 * n_rows + 1.5)
+    every = figure.subplots(n_rows, 2, squeeze=False)
     for axes, heat in zip(every.ravel(), chosen, strict=False):
         _draw_heat(axes, heat)
+    for axes in every.ravel()[len(chosen) :]:
+        axes.set_axis_off()
     for axes in every[-1]:
         axes.set_xlabel("seconds of learning")
     for axes in every[:, 0]:
-        axes.set_ylabel("held-out divergence per bin")
+        axes.set_ylabel("divergence", fontsize=9)
     labelled = {}
     for axes in every.ravel():
         labelled |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    figure.suptitle(
-        f"{title}: lower and further left is better (grey line: the default's first pass ends)",
-        fontsize=11,
+    figures.title(
+        figure, f"{title}: lower and further left is better. Grey: the default's first pass ends."
     )
-    figure.legend(labelled.values(), labelled, loc="outside lower center", ncols=3, fontsize=8.5,
-                  frameon=False)  # fmt: skip
-    figure.savefig(path)
+    figure.legend(
+        labelled.values(), labelled, loc="outside lower left", ncols=2, fontsize=9, frameon=False
+    )
+    figures.save(figure, path, results)
 
 
 def _draw_heat(axes: Any, heat: Heat) -> None:
@@ -402,10 +403,10 @@ def _draw_heat(axes: Any, heat: Heat) -> None:
         first = standings.middle([curve.seconds[0] for curve in curves])
         times = np.geomspace(first, standings.end_s(curves), 60)
         reached = [standings.at(curves, seconds) for seconds in times]
-        ours = peers.CONTESTANTS[name].ours
-        axes.plot(times, reached, color=COLOURS[name], label=peers.CONTESTANTS[name].title,
-                  linewidth=2.6 if name == "default" else 1.3,
-                  linestyle="--" if ours and name != "default" else "-")  # fmt: skip
+        colour, dashes = STYLES[name]
+        axes.plot(times, reached, color=colour, linestyle=dashes,
+                  label=peers.CONTESTANTS[name].title.replace("scikit-learn ", ""),
+                  linewidth=2.4 if name == "default" else 1.3)  # fmt: skip
     default = heat.curves["default"]
     lowest = min(standings.end(curves) for curves in heat.curves.values())
     axes.axvline(
@@ -415,6 +416,5 @@ def _draw_heat(axes: Any, heat: Heat) -> None:
     axes.set_xscale("log")
     axes.set_xlim(left=min(curves[0].seconds[0] for curves in heat.curves.values()) / 1.5)
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_title(heat.name, fontsize=10)
+    axes.set_title(heat.name.replace(", Kullback-Leibler", ""), fontsize=9, loc="left")
     axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -2,9 +2,9 @@
 
     python benchmarks/result_pages.py [--quick]
 
-docs/results/ has one page per question, each with the answer first. Parts of other pages stand
-between two marks. A result that was never measured is left out. With --quick the pages of the
-paper and of the race are made from out/quick, and written there.
+docs/results/ has one page per question, each with the answer first, and docs/figures has the
+figures. Parts of other pages stand between two marks. A result that was never measured is left
+out. With --quick the pages of the paper and of the race are made from out/quick, and written there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "experiments")]
 
+import claims  # noqa: E402
 import speed_page  # noqa: E402
 from kept import KEPT, ROOT, stated  # noqa: E402
 
@@ -46,7 +47,7 @@ class Page:
 
 PAGES = (
     Page("paper", "Does the paper hold?",
-         {"small": "small", "medium": "medium", "large": "large"}),
+         {"small": "grid_report", "medium": "grid_report", "large": "large_report"}),
     Page("learning", "How fast is learning, against other packages?", {"race": "race_page"}),
     Page("separation", "How good is separation?", {"separation": "separation"}),
     Page("scale", "How long do hours of audio take, and how much memory?", {"growth": "growth"}),
@@ -65,7 +66,6 @@ def whole_pages(results: dict[str, Results]) -> dict[str, str]:
             continue
         modules = {name: importlib.import_module(page.modules[name]) for name in found}
         if page.name == "paper":
-            claims = importlib.import_module("claims")
             answer, parts = claims.answer(found), [claims.section(found)]
             picture, shows = claims.picture(found)
         else:
@@ -131,6 +131,19 @@ PARTS = (
 )  # fmt: skip
 
 
+DRAWN = {name: module for page in PAGES for name, module in page.modules.items()} | {
+    "rooms": "rooms_page"
+}
+
+
+def draw(results: dict[str, Results], folder: Path) -> None:
+    """Every figure of docs/figures that shows results."""
+    for name, module in DRAWN.items():
+        drawing = importlib.import_module(module)
+        if name in results and hasattr(drawing, "draw"):
+            drawing.draw(results[name], folder)
+
+
 def part_text(part: Part, results: dict[str, Results]) -> str:
     """The text of a part, with the sentence that says what measured it."""
     found = [results[name] for name in part.results]
@@ -166,13 +179,12 @@ def main() -> None:
     if "--quick" in sys.argv:
         folder = ROOT / "out" / "quick"
         quick = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
-        texts = {
-            folder / "results" / f"{name}.md": text
-            for name, text in whole_pages(quick).items()
-            if name
-        }
+        pages = whole_pages(quick)
+        texts = {folder / "results" / f"{name}.md": pages[name] for name in pages if name}
+        draw(quick, folder / "figures")
     else:
         texts = {ROOT / path: text for path, text in expected(kept_results()).items()}
+        draw(kept_results(), ROOT / "docs" / "figures")
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -30,7 +30,7 @@ if "--speed" not in sys.argv:  # scenes run side by side instead
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 import numpy as np
-from rooms_page import PICTURE, picture, table
+from rooms_page import draw, table
 from rooms_scenes import SR, Cell, scene, split
 
 import ondes
@@ -254,7 +254,7 @@ def main() -> None:
     scenes = merged(before, found)
     result = {"cells": summary(scenes), "scenes": scenes}
     KEPT["rooms"].write(result, sorted({each["cell"] for each in found}), given.output)
-    picture(result, PICTURE)
+    draw(result, ROOT / "docs" / "figures")
     print(table(result))
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import figures
 import numpy as np
 
-PICTURE = Path(__file__).parents[1] / "docs" / "figures" / "rooms.svg"
+PICTURE = "rooms.svg"
 PICTURED = ("room", "mask", "auxiva", "ilrma", "fastmnmf2")
 LABELS = {
     "room": "`--spatial room`", "stream": "the same, live", "pan": "`--spatial pan`",
@@ -42,33 +43,28 @@ def table(found: dict) -> str:
     return "\n".join(lines)
 
 
-def picture(found: dict, path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+def draw(found: dict, folder: Path) -> None:
     names = [
         name
         for name in found["cells"]
         if name.endswith(" s") and name.startswith(("speech and", "unseen"))
     ]
     methods = [m for m in PICTURED if all(m in found["cells"][n]["methods"] for n in names)]
-    figure, axes = plt.subplots(figsize=(9, 4.2), layout="constrained")
-    width = 0.8 / len(methods)
-    colours = ["#0b6e99", "#9bbccb", "#c9c9c9", "#a9a9a9", "#898989"]
+    figure = figures.new(0.2 * len(names) * (len(methods) + 1) + 1.2)
+    axes = figure.add_subplot()
+    height = 0.8 / len(methods)
+    shades = ("#083d56", "#c44601", "#2f86b0", "#8fc1d9", "#d5d5d5")
     for number, method in enumerate(methods):
         rows = [found["cells"][name]["methods"][method] for name in names]
         middle = np.array([row["median"] for row in rows])
         spread = np.abs(np.array([row["quartiles"] for row in rows]).T - middle)
-        at = np.arange(len(names)) + (number - (len(methods) - 1) / 2) * width
+        at = np.arange(len(names)) + (number - (len(methods) - 1) / 2) * height
         label = LABELS[method].replace("`", "")
-        axes.bar(at, middle, width, yerr=spread, color=colours[number], label=label, ecolor="#444")
+        axes.barh(at, middle, height, xerr=spread, color=shades[number], label=label, ecolor="#444")
     labels = [name.replace(", ", ",\n").replace(" and ", "\nand ") for name in names]
-    axes.set_xticks(range(len(names)), labels, fontsize=8)
-    axes.axhline(0, color="#444", linewidth=0.8)
-    axes.set_ylabel("SI-SDR improvement (dB)")
-    axes.legend(frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path)
+    axes.set_yticks(range(len(names)), labels, fontsize=9)
+    axes.invert_yaxis()
+    axes.axvline(0, color="#444", linewidth=0.8)
+    axes.set_xlabel("SI-SDR improvement (dB)")
+    figures.legend_above(axes, 2)
+    figures.save(figure, folder / PICTURE, found)

@@ -20,6 +20,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -240,24 +241,26 @@ def answer(results: dict[str, Any]) -> str:
 
 def draw(results: dict[str, Any], folder: Path) -> None:
     """The bars of `PICTURE`."""
-    from matplotlib.figure import Figure
+    import figures
 
     middle = _medians(results, UNSEEN)
     titles = {how: title for how, (title, _) in methods.METHODS.items()}
     titles |= {"oracle": "oracle Wiener mask"}
-    figure = Figure(figsize=(8, 0.42 * len(middle) + 0.8), layout="constrained")
+    figure = figures.new(0.42 * len(middle) + 1)
     axes = figure.add_subplot()
     names = list(middle)[::-1]
-    for number, (source, colour) in enumerate((("music", "#9bbccb"), ("speech", "#0b6e99"))):
+    for number, (source, colour) in enumerate(
+        (("music", figures.BLUES[2]), ("speech", figures.BLUES[0]))
+    ):
         places = np.arange(len(names)) + 0.38 * (number - 0.5)
         widths = [middle[how][1 - number] for how in names]
         axes.barh(places, widths, 0.38, color=colour, label=source)
-    axes.set_yticks(range(len(names)), [titles[how].replace("`", "") for how in names], fontsize=8)
+    labels = [textwrap.fill(titles[how].replace("`", ""), 30) for how in names]
+    axes.set_yticks(range(len(names)), labels, fontsize=8.5)
     axes.axvline(0, color="#444", linewidth=0.8)
     axes.set_xlabel("SI-SDR (dB), the mixture has 0")
-    axes.legend(frameon=False, reverse=True, loc="lower right")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(folder / PICTURE[0])
+    figures.legend_above(axes, 2)
+    figures.save(figure, folder / PICTURE[0], results)
 
 
 def section(results: dict[str, Any]) -> str:

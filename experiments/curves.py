@@ -8,13 +8,15 @@ lengthen.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,6 @@ import ondes
 
 FIRST_MARK_S = 1e-3
 MARK_RATIO = 1.2
-UNSTABLE_RISE = 0.05  # above the lowest so far, once every frame has been visited
-NEAR = 1.02  # times the lowest: batch's level, below which it creeps
 ENDLESS = 10**9  # passes: time is up before
 
 
@@ -107,13 +107,6 @@ class Run:
         learning = self.seconds[-1] - self.seconds[0]
         return float(learning * self.n_frames / self.visited[-1])
 
-    @property
-    def is_unstable(self) -> bool:
-        """Whether it rises well above its own lowest, once every frame has been visited."""
-        later = self.curve[np.array(self.visited) >= self.n_frames]
-        lowest = np.minimum.accumulate(later)
-        return not np.isfinite(later).all() or bool((later > (1 + UNSTABLE_RISE) * lowest).any())
-
     def at(self, times: np.ndarray) -> np.ndarray:
         """The divergence of the newest dictionary at each time; NaN before there is one."""
         newest = np.searchsorted(self.seconds, times, side="right") - 1
@@ -148,22 +141,70 @@ _waiting: list[tuple[Contestant, np.ndarray, float]] = []  # for the processes t
 
 
 def record_all(
-    contestants: Iterable[Contestant], held_out: np.ndarray, seconds: float, n_jobs: int = 1
+    contestants: Iterable[Contestant],
+    held_out: np.ndarray,
+    seconds: float,
+    n_jobs: int = 1,
+    journal: Journal | None = None,
 ) -> list[Run]:
-    """`record` each, so many at a time, each in a process and on a thread of its own."""
+    """`record` each, so many at a time, each in a process and on a thread of its own.
+
+    Those that the journal has are not made again.
+    """
     _waiting[:] = [(contestant, held_out, seconds) for contestant in contestants]
-    numbers = range(len(_waiting))
-    if n_jobs == 1:
-        return [_recorded(number) for number in numbers]
-    with ProcessPoolExecutor(n_jobs, multiprocessing.get_context("fork")) as pool:
-        return list(pool.map(_recorded, numbers))
+    runs = dict(
+        enumerate(journal.find(names) if journal else None for (_, _, names), _, _ in _waiting)
+    )
+    missing = [number for number, run in runs.items() if run is None]
+    with ExitStack() as stack:
+        made: Iterable[tuple[int, Run]] = map(_recorded, missing)
+        if n_jobs > 1:
+            fork = multiprocessing.get_context("fork")
+            pool = stack.enter_context(ProcessPoolExecutor(n_jobs, fork))
+            futures = [pool.submit(_recorded, number) for number in missing]
+            made = (future.result() for future in as_completed(futures))
+        for number, run in made:
+            runs[number] = run
+            if journal:
+                journal.keep(run)
+    return [run for _, run in sorted(runs.items()) if run is not None]
 
 
-def _recorded(number: int) -> Run:
+def _recorded(number: int) -> tuple[int, Run]:
     (model, frames, names), held_out, seconds = _waiting[number]
     run = record(model, frames, held_out, seconds, **names)
     print(f"{names}: {run.end:.4f}", file=sys.stderr)
-    return run
+    return number, run
+
+
+class Journal:
+    """Finished runs, a line each, so that a break loses none; under other conditions none are kept.
+
+    Parameters
+    ----------
+    path : Path
+    conditions : dict
+        All that a run depends on, beside what names it.
+    """
+
+    def __init__(self, path: Path, conditions: dict[str, Any]) -> None:
+        self._path, first = path, json.dumps(conditions)
+        lines = path.read_text().splitlines() if path.exists() else []
+        if lines[:1] != [first]:
+            lines = [first]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(first + "\n")
+        self._runs = [Run(**json.loads(line)) for line in lines[1:]]
+
+    def find(self, names: dict[str, Any]) -> Run | None:
+        """The run of this name; None where there is none yet."""
+        named = (run for run in self._runs if asdict(run).items() >= names.items())
+        return next(named, None)
+
+    def keep(self, run: Run) -> None:
+        """Add a run."""
+        with self._path.open("a") as file:
+            file.write(json.dumps(asdict(run)) + "\n")
 
 
 def first_dictionary(frames: np.ndarray, n_components: int, seed: int) -> np.ndarray:
@@ -181,73 +222,3 @@ def every_fifth_second(frames: np.ndarray, per_second: int) -> tuple[np.ndarray,
     held_out = second % 5 == 4
     inside = (place > 0) & (place < per_second - 1)
     return frames[~held_out], frames[held_out & inside]
-
-
-# ---- several seeds together ----
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median, lowest and highest over seeds, at common times."""
-
-    times: np.ndarray
-    median: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-    @classmethod
-    def of(cls, runs: Sequence[Run]) -> Spread:
-        times = between_marks(max(run.seconds[-1] for run in runs))
-        values = np.array([run.at(times) for run in runs])
-        begun = ~np.isnan(values).any(axis=0)
-        times, values = times[begun], values[:, begun]
-        middle = np.sort(values, axis=0)[(len(values) - 1) // 2]  # infinities have no mean
-        return cls(times, middle, values.min(axis=0), values.max(axis=0))
-
-    @property
-    def end(self) -> float:
-        return float(self.median[-1])
-
-    def seconds_to(self, level: float) -> float | None:
-        """When the median first is at `level` or below; None if never."""
-        reached = np.flatnonzero(self.median <= level)
-        return float(self.times[reached[0]]) if len(reached) else None
-
-
-def between_marks(seconds: float) -> np.ndarray:
-    """Times half-way between marks, when the snapshot of the last mark exists, and the end."""
-    n_marks = int(np.log(seconds / FIRST_MARK_S) / np.log(MARK_RATIO))
-    times = FIRST_MARK_S * MARK_RATIO ** (np.arange(n_marks) + 0.5)
-    return np.append(times, seconds)
-
-
-def best_seed(runs: Iterable[Run]) -> Run:
-    """The run that ends lowest, which is all that the paper shows."""
-    return min(runs, key=lambda run: run.end)
-
-
-def level_of(batch: Sequence[Run]) -> float:
-    """A little above the lowest that batch's median reaches."""
-    return NEAR * float(Spread.of(batch).median.min())
-
-
-def times_faster(batch: Sequence[Run], runs: Sequence[Run]) -> float:
-    """Batch's time to its own level, over that of `runs`; 0 if they never get there."""
-    level = level_of(batch)
-    needed, batch_needed = Spread.of(runs).seconds_to(level), Spread.of(batch).seconds_to(level)
-    return 0.0 if needed is None or batch_needed is None else batch_needed / needed
-
-
-def plain(value: float) -> str:
-    """Two digits or more, and no powers of ten."""
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def sooner(factor: float) -> str:
-    if factor == 0:
-        return "never reaches batch's level in that time"
-    if 0.9 < factor < 1.1:
-        return "reaches batch's level when batch does"
-    if factor < 1:
-        return f"reaches batch's level {plain(1 / factor)} × later than batch"
-    return f"reaches batch's level {plain(factor)} × sooner than batch"

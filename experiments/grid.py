@@ -6,28 +6,19 @@ excerpt; the rest is here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-from curves import (
-    ENDLESS,
-    Run,
-    Spread,
-    every_fifth_second,
-    first_dictionary,
-    record_all,
-    times_faster,
-)
+from curves import ENDLESS, Journal, every_fifth_second, first_dictionary, record_all
 from outputs import facts
-from recordings import Frontend
+from recordings import Frontend, Recordings
 
 import ondes
+from ondes.signal.recordings import probe
 
 IDENTITY_PASSES = 20
-PAPER_BETA, PAPER_R = 1000, 0.7  # the paper's choice
 
 
 @dataclass(frozen=True)
@@ -43,7 +34,24 @@ class Settings:
     frontend: Frontend = field(default_factory=Frontend)
 
 
-def run(settings: Settings, frames: np.ndarray, n_jobs: int = 1) -> dict[str, Any]:
+def excerpt(settings: Settings, recordings: Recordings) -> tuple[np.ndarray, dict[str, Any]]:
+    """Frames of the excerpt, and where it lies; of a shorter recording, its end or all of it."""
+    path = recordings.excerpt
+    start_s, end_s = settings.start_s, settings.end_s
+    length_s = probe(path).seconds or end_s
+    if length_s < end_s:
+        start_s, end_s = max(0.0, start_s - (end_s - length_s)), length_s
+    about = {"recording": path.stem, "start_s": round(start_s), "end_s": round(end_s)}
+    return settings.frontend.frames(path, start_s, end_s), about
+
+
+def run(
+    settings: Settings,
+    frames: np.ndarray,
+    n_jobs: int = 1,
+    journal: Journal | None = None,
+    **about: Any,
+) -> dict[str, Any]:
     """All runs on these frames, as the JSON keeps them."""
     per_second = round(settings.frontend.sr / settings.frontend.hop_length)
     train, held_out = every_fifth_second(frames, per_second)
@@ -52,10 +60,11 @@ def run(settings: Settings, frames: np.ndarray, n_jobs: int = 1) -> dict[str, An
         for seed in settings.seeds
         for model, names in contestants(settings, train, seed)
     ]
-    runs = record_all(together, held_out, settings.seconds, n_jobs)
+    runs = record_all(together, held_out, settings.seconds, n_jobs, journal)
     return {
         "settings": asdict(settings),
         "machine": facts(n_jobs) | {"backend": runs[-1].backend},
+        **about,
         "n_train": len(train),
         "n_held_out": len(held_out),
         "n_bins": train.shape[1],
@@ -91,64 +100,3 @@ def batch_identity(settings: Settings, train: np.ndarray) -> float:
     batch = ondes.OnlineNMF.batch(**common).fit(train).components_
     online = ondes.OnlineNMF.paper(**common, batch_size=len(train), r=0.0, restarts="warm")
     return float(np.abs(online.fit(train).components_ - batch).max() / batch.max())
-
-
-def setting_name(beta: int, r: float) -> str:
-    return f"β = {beta:,}, r = {r:g}"
-
-
-class Grid:
-    """The results of one set, as figures and claims need them."""
-
-    def __init__(self, results: dict[str, Any]) -> None:
-        self.results = results
-        self.name: str = results["settings"]["name"]
-        self.n_train: int = results["n_train"]
-        self.betas: list[int] = [beta or self.n_train for beta in results["settings"]["betas"]]
-        self.rs: list[float] = results["settings"]["rs"]
-        self._cells: dict[tuple[Any, ...], list[Run]] = {}
-        for each in (Run(**stored) for stored in results["runs"]):
-            self._cells.setdefault((each.algorithm, each.beta, each.r), []).append(each)
-
-    @cached_property
-    def batch(self) -> list[Run]:
-        return self._cells["batch", None, None]
-
-    @cached_property
-    def default(self) -> list[Run]:
-        return self._cells["default", None, None]
-
-    def cell(self, beta: int, r: float) -> list[Run]:
-        return self._cells["online", beta, r]
-
-    @cached_property
-    def cells(self) -> list[tuple[int, float]]:
-        return [(beta, r) for beta in self.betas for r in self.rs]
-
-    @property
-    def online_betas(self) -> list[int]:
-        """Those with at least two updates in a pass: N and what is close to it is batch."""
-        return [beta for beta in self.betas if 2 * beta <= self.n_train]
-
-    @property
-    def online_cells(self) -> list[tuple[int, float]]:
-        return [(beta, r) for beta, r in self.cells if beta in self.online_betas]
-
-    @property
-    def ends(self) -> dict[str, float]:
-        """Where batch and every cell end, by name."""
-        cells = {setting_name(beta, r): self.end(beta, r) for beta, r in self.cells}
-        return {"batch": Spread.of(self.batch).end} | cells
-
-    def end(self, beta: int, r: float) -> float:
-        return Spread.of(self.cell(beta, r)).end
-
-    def is_unstable(self, beta: int, r: float) -> bool:
-        """Whether any seed is."""
-        return any(run.is_unstable for run in self.cell(beta, r))
-
-    def times_faster(self, runs: Sequence[Run]) -> float:
-        return times_faster(self.batch, runs)
-
-    def beta_name(self, beta: int) -> str:
-        return "N" if beta == self.n_train else f"{beta:,}"

@@ -1,14 +1,13 @@
 """The paper's second comparison: four minutes of music, online against batch.
 
-    python experiments/medium.py [--audio FOLDER] [--quick] [--seeds N] [--jobs N]
+    python experiments/medium.py [--audio FOLDER] [--quick] [--seeds N] [--seconds S] [--jobs N]
 
-Writes experiments/results/medium.json and docs/figures/medium*.png.
+Writes experiments/results/medium.json and docs/figures/medium*.svg.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import grid_report
 from grid import Settings
@@ -24,10 +23,6 @@ SETTINGS = Settings(
     rs=(0.0, 0.25, 0.5, 0.7, 0.9, 1.0),
 )
 QUICK = replace(SETTINGS, seconds=1.5, seeds=(0,), betas=(1, 100, 1000, None), rs=(0.0, 0.7, 1.0))
-
-
-def section(results: dict[str, Any]) -> str:
-    return grid_report.section("Four minutes", results)
 
 
 if __name__ == "__main__":

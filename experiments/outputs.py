@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from curves import Journal
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT / "benchmarks"))
@@ -38,6 +40,13 @@ class Outputs:
         """Keep results with what measured them; see `Kept.write`."""
         return KEPT[name].write(results, parts, self.results / f"{name}.json")
 
+    def journal(self, name: str, settings: Any, about: dict[str, Any]) -> Journal:
+        """The runs that an interrupted experiment has finished; seeds may be added to it."""
+        same = {key: value for key, value in asdict(settings).items() if key != "seeds"}
+        conditions = {"digest": KEPT[name].digest, "settings": same, **about}
+        folder = ROOT / "out" / "runs" / self.results.parent.name
+        return Journal(folder / f"{name}.jsonl", conditions)
+
 
 def parse_options(
     description: str | None, sizes: Sequence[str] = (), *, has_jobs: bool = False
@@ -50,6 +59,7 @@ def parse_options(
     )
     parser.add_argument("--quick", action="store_true", help="a short run into out/quick")
     parser.add_argument("--seeds", type=int, help="number of seeds, instead of the script's own")
+    parser.add_argument("--seconds", type=float, help="of learning, for each run of the paper's")
     if has_jobs:
         parser.add_argument("--jobs", type=int, default=1, help="runs at a time, a core for each")
     if sizes:
@@ -57,6 +67,13 @@ def parse_options(
             "--sizes", nargs="+", choices=sizes, help="only these sets; kept runs of others stay"
         )
     return parser.parse_args()
+
+
+def changed(settings: Any, options: argparse.Namespace) -> Any:
+    """Settings with the seeds and the seconds that were asked for."""
+    if options.seeds:
+        settings = replace(settings, seeds=tuple(range(options.seeds)))
+    return replace(settings, seconds=options.seconds) if options.seconds else settings
 
 
 def facts(n_jobs: int = 1) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,15 +19,19 @@ from ondes.demo_scene import make_scene
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "experiments"))
 
+import comparison
 import curves
+import figures
 import grid
 import grid_report
 import kept
 import large
+import large_report
 import result_pages
 import small
 import verdicts
-from curves import Run, Spread
+from comparison import Spread
+from curves import Run
 from outputs import Outputs
 from recordings import Recordings
 
@@ -141,7 +146,7 @@ def made_up(curve, seconds=None, visited=None, **names):
 )
 def test_unstable_is_a_rise_after_the_first_pass(curve, unstable):
     visited = [0, 50, 100, 150, 200][: len(curve)]
-    assert made_up(curve, visited=visited).is_unstable == unstable
+    assert comparison.is_unstable(made_up(curve, visited=visited)) == unstable
 
 
 def test_a_spread_summarises_several_seeds():
@@ -150,15 +155,23 @@ def test_a_spread_summarises_several_seeds():
     assert (spread.end, spread.low[-1], spread.high[-1]) == (3.0, 1.0, np.inf)
     assert spread.seconds_to(3.5) == 1.0
     assert spread.seconds_to(2.9) is None
-    assert curves.best_seed(runs).end == 1.0
+    assert comparison.best_seed(runs).end == 1.0
+
+
+def test_a_curve_that_still_falls_says_by_how_much():
+    falling = Spread.of([made_up([4.0, 2.0, 1.5], seconds=[0.01, 1.0, 10.0])])
+    assert falling.last_half == pytest.approx(0.25)
+    assert comparison.fallen([made_up([4.0, 2.0, 2.0], seconds=[0.01, 1.0, 10.0])]) == "0.0%"
 
 
 def test_times_faster_counts_to_the_level_that_batch_ends_at():
     batch = [made_up([4.0, 3.0, 2.0], seconds=[0.01, 1.0, 10.0])]
     early = [made_up([4.0, 2.01, 1.0], seconds=[0.01, 0.1, 10.0])]
     never = [made_up([4.0, 3.0, 2.5], seconds=[0.01, 0.1, 10.0])]
-    assert curves.times_faster(batch, early) == pytest.approx(100, rel=0.3)  # to the nearest mark
-    assert curves.times_faster(batch, never) == 0
+    assert comparison.times_faster(batch, early) == pytest.approx(
+        100, rel=0.3
+    )  # to the nearest mark
+    assert comparison.times_faster(batch, never) == 0
 
 
 # ---- verdicts ----
@@ -183,7 +196,7 @@ def grid_results(end, unstable=lambda beta, r: False, batch=1.0, default=0.9, pa
 
 
 def test_verdicts_where_the_paper_is_right():
-    right = grid.Grid(
+    right = comparison.Grid(
         grid_results(lambda beta, r: 2.0 if r == 1 else 1.0, lambda beta, r: beta == 1 and r < 1)
     )
     for decide in (
@@ -200,7 +213,7 @@ def test_verdicts_where_the_paper_is_right():
 
 
 def test_verdicts_where_the_paper_is_wrong():
-    wrong = grid.Grid(grid_results(lambda beta, r: 1.1 + r / 2, lambda beta, r: r == 1))
+    wrong = comparison.Grid(grid_results(lambda beta, r: 1.1 + r / 2, lambda beta, r: r == 1))
     for decide in (
         verdicts.smallest_beta_is_unstable,
         verdicts.no_forgetting_is_stable,
@@ -215,8 +228,14 @@ def test_verdicts_where_the_paper_is_wrong():
 
 
 def test_forgetting_is_not_crucial_where_one_competes_without():
-    both = grid.Grid(grid_results(lambda beta, r: 1.02 if r == 1 else 1.0))
+    both = comparison.Grid(grid_results(lambda beta, r: 1.02 if r == 1 else 1.0))
     assert verdicts.forgetting_is_crucial(both)[0] == verdicts.IN_PART
+
+
+@pytest.mark.parametrize(("lower", "verdict"), [(0.9, verdicts.HOLDS), (0.99, verdicts.FAILS)])
+def test_a_hundredth_lower_is_no_use_of_redundancy(lower, verdict):
+    grid_of = comparison.Grid(grid_results(lambda beta, r: 1.0 if beta == 1034 else lower))
+    assert verdicts.small_beta_uses_redundancy(grid_of)[0] == verdict
 
 
 def large_results(paper_end, paper_seconds):
@@ -252,7 +271,7 @@ def large_results(paper_end, paper_seconds):
     ],
 )
 def test_verdicts_on_the_large_set(end, seconds, accurate, orders):
-    compared = large.Comparison(large_results(end, seconds))
+    compared = comparison.Large(large_results(end, seconds))
     assert verdicts.more_accurate_in_a_fraction(compared)[0] == accurate
     assert verdicts.orders_on_large(compared)[0] == orders
 
@@ -268,7 +287,7 @@ def outputs(tmp_path_factory):
     frames = small.QUICK.frontend.frames(Recordings(folder).excerpt)
     settings = replace(small.QUICK, end_s=10, start_s=0, n_components=3, seconds=0.02)
     outputs = Outputs(folder / "quick", folder / "quick" / "results")
-    results = grid.run(settings, frames)
+    results = grid.run(settings, frames, recording="tune")
     outputs.write("small", results)
     grid_report.draw(results, outputs.figures)
     return outputs
@@ -279,7 +298,7 @@ def test_results_are_json_and_state_their_conditions(outputs):
     assert len(results["runs"]) == 2 + len(small.QUICK.betas) * len(small.QUICK.rs)
     assert results["machine"].keys() >= {"backend", "cpu", "cores", "threads"}
     assert results["batch_identity"] < 1e-3
-    text = small.section(results)
+    text = grid_report.section(results)
     for stated in ("K = 3", "11025 Hz", "60 dB", "every fifth second", "one thread"):
         assert stated in text
     assert "nan" not in text
@@ -302,7 +321,76 @@ def test_a_page_shows_what_was_measured_and_leaves_out_the_rest(outputs):
     assert "results/paper.md" in written[""]
 
 
+def test_a_broken_experiment_goes_on_where_it_was(tmp_path):
+    settings = replace(small.SETTINGS, seconds=0.01, seeds=(0,), rs=(0.7,), betas=(100,))
+    path, frames = tmp_path / "runs.jsonl", spectrogram()
+
+    def run(conditions, seeds):
+        journal = curves.Journal(path, conditions)
+        return grid.run(replace(settings, seeds=seeds), frames, 1, journal)["runs"]
+
+    first = run({"code": 1}, (0,))
+    header, *rows = path.read_text().splitlines()
+    assert [json.loads(row) for row in rows] == first
+    path.write_text("\n".join([header, rows[0], rows[2]]) + "\n")
+    again = run({"code": 1}, (0, 1))
+    assert (again[0], again[2]) == (first[0], first[2])
+    assert again[1]["seconds"] != first[1]["seconds"]
+    assert [each["seed"] for each in again] == [0] * 3 + [1] * 3
+    assert run({"code": 2}, (0,))[0]["seconds"] != first[0]["seconds"]
+    assert len(path.read_text().splitlines()) == 1 + 3
+
+
+@pytest.mark.parametrize(("length_s", "expected"), [(100, (60, 90)), (70, (40, 70)), (20, (0, 20))])
+def test_the_excerpt_of_any_recording_is_as_long_as_it_can_be(tmp_path, length_s, expected):
+    noise = np.random.default_rng(0).normal(size=(length_s * 11025, 2)) * 0.1
+    soundfile.write(tmp_path / "mine.wav", noise, 11025)
+    for given in (tmp_path, tmp_path / "mine.wav"):
+        frames, about = grid.excerpt(small.SETTINGS, Recordings(given))
+        assert (about["start_s"], about["end_s"]) == expected
+        assert about["recording"] == "mine"
+        whole = grid.Frontend().frames(tmp_path / "mine.wav", *expected)
+        np.testing.assert_array_equal(frames, whole)
+
+
+def test_of_few_recordings_every_fifth_second_is_held_out(tmp_path):
+    noise = np.random.default_rng(0).normal(size=(20 * 11025,)) * 0.1
+    for n_recordings in (1, 5):
+        for number in range(n_recordings):
+            soundfile.write(tmp_path / f"{number}.wav", noise, 11025)
+        settings = replace(large.QUICK, subsets=(100,), seconds=0.01, n_components=3)
+        train, held_out, about = large.frames(settings, Recordings(tmp_path))
+        assert about["n_other_tracks"] == (0 if n_recordings == 1 else 1)
+        assert len(train) > 600
+        assert len(held_out) > 100
+        assert len(np.unique(np.concatenate([train, held_out]), axis=0)) > 800
+    results = large.run(settings, train, held_out, **about)
+    text = large_report.section(results)
+    assert "1 other tracks" in text
+
+
 # ---- what is kept ----
+
+
+def test_figures_show_the_kept_results(tmp_path):
+    results = result_pages.kept_results()
+    result_pages.draw(results, tmp_path)
+    drawn = {path.name: figures.shown(path) for path in tmp_path.iterdir()}
+    folder = ROOT / "docs" / "figures"
+    shown = {path.name: figures.shown(path) for path in folder.glob("*.svg")}
+    assert shown == drawn, "make figures"
+    assert len(set(drawn.values())) == len(results.keys() & result_pages.DRAWN.keys()) - 1  # arrays
+    for text in result_pages.expected(results).values():
+        for name in re.findall(r"figures/([\w-]+\.svg)", text):
+            assert name in shown
+
+
+def test_code_of_devices_makes_no_other_result_older(tmp_path, monkeypatch):
+    here = [kept.KEPT[name].digest for name in ("small", "race", "gpu")]
+    monkeypatch.setattr(kept, "ON_DEVICES", (*kept.ON_DEVICES, "src/ondes/nmf/encoding.py"))
+    now = [kept.KEPT[name].digest for name in ("small", "race", "gpu")]
+    assert [one == other for one, other in zip(here, now, strict=True)] == [False, False, True]
+    assert all((ROOT / path).exists() for path in kept.ON_DEVICES)
 
 
 def test_pages_have_the_figures_of_the_kept_results():
@@ -316,7 +404,8 @@ def test_every_kept_result_is_known_and_says_what_measured_it():
     assert {str(path.relative_to(ROOT)) for path in files} <= known
     for path in files:
         for part in json.loads(path.read_text())["measured"].values():
-            assert part.keys() == {"version", "commit", "date", "machine", "digest"}
+            known = {"version", "commit", "date", "machine", "digest"}
+            assert part.keys() - {"note"} == known
     for each in kept.KEPT.values():
         assert all((ROOT / source).exists() for source in each.sources), each.path
 

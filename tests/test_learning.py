@@ -13,6 +13,7 @@ from plain_settings import PLAIN
 
 import ondes
 from ondes import AudioSettings, FileError, OnlineNMF, RawFormat, Solver, Stft
+from ondes.cli import main
 from ondes.learning import run as training_run
 from ondes.nmf.host_trainer import HostTrainer
 from ondes.signal.batches import frame_batches
@@ -453,3 +454,23 @@ def test_recordings_that_cannot_be_read_are_not_called_silent(tmp_path):
     (tmp_path / "a.wav").write_bytes(b"no sound")
     with pytest.raises(ValueError, match=r"^The recordings could not be read, so there is .*\.$"):
         learn_small(tmp_path / "a.wav", on_error=lambda *_: None)
+
+
+def test_the_command_with_the_preset_of_the_paper_learns_what_its_estimator_learns(tmp_path):
+    """As a user types it: r, β, the steps and all else are those of `OnlineNMF.paper()`."""
+    paths = [tmp_path / "a.wav", tmp_path / "b.wav"]
+    for number, path in enumerate(paths):
+        soundfile.write(path, tones(number, 8.0, 22050), 22050)
+    model = tmp_path / "x.ondes"
+    given = [*map(str, paths), "--preset", "paper", "--passes", "3", "-o", str(model)]
+    with pytest.raises(SystemExit) as end:
+        main(["learn", *given])
+    assert not end.value.code
+    found = ondes.load(model)
+    frames = Passes(paths, found.audio, n_passes=3)
+    n_frames = len(frames.passes[0])
+    assert n_frames > 1000  # more than one update in a pass
+    expected = OnlineNMF.paper(
+        forgetting=ondes.PerPass(n_frames=n_frames), shuffle=False, n_passes=3, random_state=0
+    ).fit(frames)
+    np.testing.assert_allclose(found.components, expected.components_, rtol=1e-9, atol=1e-15)

@@ -139,8 +139,9 @@ def test_starts_of_the_inner_loop(backend):
     check(backend, H0="even", n_passes=1, beta=None)
 
 
-def test_the_stopping_rule_ends_with_the_very_update(backend):
-    moves = check(backend)
+@pytest.mark.parametrize("warm", [False, True])
+def test_the_stopping_rule_ends_with_the_very_update(backend, warm):
+    moves = check(backend, warm=warm)
     for eta in sorted(moves)[:4]:
         number = next(n for n, move in enumerate(moves, 1) if move < eta * (1 + 1e-9))
-        assert len(check(backend, eta=eta * (1 + 1e-9))) == number
+        assert len(check(backend, eta=eta * (1 + 1e-9), warm=warm)) == number

@@ -22,7 +22,8 @@ from ondes.learning.interruption import Failures, StopSignals
 from ondes.models.archive import sentence_part
 from ondes.models.dictionary import Dictionary
 from ondes.models.history import TrainingHistory
-from ondes.nmf.forgetting import warn_without_total
+from ondes.nmf.backends.tensors import active_rows
+from ondes.nmf.forgetting import PerPass, warn_without_total
 from ondes.nmf.learner import DictionaryLearner
 from ondes.nmf.statistics import Statistics, Trained
 from ondes.rebatch import slices
@@ -237,8 +238,12 @@ class Run:
         """
         for failure in self._unknown:
             self.failures(failure.path, failure)
-        if self.corpus.n_frames is None:
-            warn_without_total(self.learner.settings.forgetting)
+        forgetting = self.learner.settings.forgetting
+        self._n_in_set: float | None = self.corpus.n_frames
+        if self._n_in_set is None:
+            warn_without_total(forgetting)
+        elif isinstance(forgetting, PerPass) and self._counts(forgetting):
+            self._n_in_set = self._n_active()
         options = self.options
         path = None if options.checkpoint is None else Path(options.checkpoint)
         every = EVERY_S if options.checkpoint_every is None else options.checkpoint_every
@@ -283,7 +288,7 @@ class Run:
 
     def _learn_batch(self, batch: Any) -> None:
         """What `partial_fit` does, and in a cluster the end of it."""
-        n_in_set = self.corpus.n_frames
+        n_in_set = self._n_in_set
         if isinstance(batch, Statistics):
             self.learner.absorb(batch, n_in_set)
             learned = Trained(batch.n_frames, batch.divergence)
@@ -299,6 +304,16 @@ class Run:
             now = self._learned or TrainingHistory()
             seconds = self._position.seconds_done, self._position.seconds_total
             self.options.progress(LearningProgress(*seconds, now.n_frames, now.divergence))
+
+    def _counts(self, rule: PerPass) -> bool:
+        return rule.n_frames is None and 0 < rule.r < 1 and self.options.cluster is None
+
+    def _n_active(self) -> int:
+        """Frames of the first pass that are not silent, which nobody knows before reading them."""
+        frames_of = partial(HostFrameReader, audio=self.audio)
+        # Learning reports what cannot be read.
+        rounds = self._rounds(frames_of, self._n_readers, n_passes=1, on_error=lambda *_: None)
+        return sum(int(active_rows(batch).sum()) for batch in MiniBatches(rounds))
 
     @property
     def _n_learned(self) -> int:
@@ -356,9 +371,12 @@ class Run:
             yield self._on_host()
 
     def _on_host(self) -> Batches:
-        n_readers = max(1, min(n_threads(self.learner.n_jobs), MAX_READERS))
-        rounds = self._rounds(partial(HostFrameReader, audio=self.audio), n_readers)
+        rounds = self._rounds(partial(HostFrameReader, audio=self.audio), self._n_readers)
         return Batches(MiniBatches(rounds), rounds.schedule, self._draw(rounds.schedule))
+
+    @property
+    def _n_readers(self) -> int:
+        return max(1, min(n_threads(self.learner.n_jobs), MAX_READERS))
 
     def _on_device(self) -> Batches:
         from ondes.learning.gpu import DeviceRounds, FrameMaker, GpuFrameReader
@@ -378,24 +396,31 @@ class Run:
             initialise, self.learner, size=size, is_over=lambda: schedule.position.n_pass > 0
         )
 
-    def _rounds(self, frames_of: Callable[[Any], FrameReader], n_readers: int) -> Rounds:
+    def _rounds(
+        self,
+        frames_of: Callable[[Any], FrameReader],
+        n_readers: int,
+        n_passes: int | None = None,
+        on_error: Callable[[str, FileError], object] | None = None,
+    ) -> Rounds:
         """What so many threads read in the order of the schedule."""
         n_shuffled = SHUFFLED_BYTES // (4 * self.audio.n_bins)
         schedule = self._schedule(
             batch_size=cast(int, self.learner.batch_size),
             round_size=STREAM_FRAMES if self.corpus.is_stream else n_shuffled,
             segment_size=max(1, min(1024, SEGMENT_SAMPLES // self.audio.stft.hop_length)),
+            n_passes=n_passes or self.options.n_passes,
         )
         return Rounds(
             schedule,
             lambda: frames_of(self.corpus.open(n_readers)),
-            on_error=self.failures,
+            on_error=on_error or self.failures,
             should_stop=self.signals.is_requested,
         )
 
-    def _schedule(self, **sizes: int) -> Schedule:
+    def _schedule(self, **settings: int) -> Schedule:
         order = {"random_state": self.options.random_state, "n_passes": self.options.n_passes}
-        return Schedule(self.corpus.known, self.audio, **sizes, **order)
+        return Schedule(self.corpus.known, self.audio, **order | settings)
 
     @contextlib.contextmanager
     def _on_cluster(self) -> Iterator[Batches]:

@@ -74,8 +74,9 @@ class HalfLife:
 class PerPass:
     """The paper's rule: ρ = r^(β/N), so that one pass over N frames scales the past by r.
 
-    `n_frames` is N; by default it is the number of frames given to `fit` that are not silent. On a
-    stream, whose N is unknown, the limit N → ∞ is used: ρ = 1, so nothing is forgotten.
+    `n_frames` is N; by default it is the number of frames given to `fit` that are not silent.
+    `ondes.learn` reads the recordings once more to count them; a cluster counts the silent ones
+    too. On a stream, whose N is unknown, the limit N → ∞ is used: ρ = 1, so nothing is forgotten.
 
     Examples
     --------
