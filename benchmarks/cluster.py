@@ -331,7 +331,7 @@ def measure(files: list[Path], hours: float, workers: list[int]) -> dict[str, An
 
 
 def main() -> None:
-    from commands import write_recordings
+    from command_runs import write_recordings
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hours", type=float, default=5.0)

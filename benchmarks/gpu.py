@@ -352,7 +352,7 @@ def end_to_end(sr: int = 22050) -> dict[str, object]:
 
 def from_files(hours: float = 4.0, sr: int = 22050) -> dict[str, object]:
     """Seconds from scenes in FLAC to a dictionary, by the number of threads that read them."""
-    from commands import write_recordings
+    from command_runs import write_recordings
 
     import ondes
 

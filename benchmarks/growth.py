@@ -26,27 +26,30 @@ from typing import Any
 
 import numpy as np
 import soundfile
-from commands import run_command, stereo
+from command_runs import run_command, stereo
 from kept import KEPT, ROOT
 
 from ondes.demo_scene import make_scene
 
 SR = 44100
 MINUTES = 10
-HOURS = (0.5, 1.0, 3.0, 6.0, 24.0)
+HOURS = {"flac": (0.5, 1.0, 3.0, 6.0, 24.0)}
+HOURS_OF_OTHERS = (0.5, 1.0, 3.0, 6.0)
 FORMATS = ("wav", "flac", "ogg", "opus", "mp3")
 RECORDINGS = (1_000, 10_000, 100_000)
 COMPONENTS = (8, 32, 128, 512, 1024)
 REPEATS = 3
 PICTURE = ("growth.svg", "Time and memory against the size of the work, by command")
 CASE = {
+    "separate": ("separate",),
     "separate, two dictionaries": ("separate", "-d", "speech", "-d", "music"),
-    "separate, trained": ("separate", "-d", "talk"),
+    "separate, trained": ("separate", "-d", "trained"),
     "separate --adapt": ("separate", "-d", "speech", "-d", "music", "--adapt", "music"),
     "separate --free 16": ("separate", "-d", "speech", "--free", "16"),
     "separate --spatial room": ("separate", "-d", "speech", "-d", "music", "--spatial", "room"),
-    "denoise, with a model": ("denoise", "--noise", "0-3", "-d", "speech"),
-    "denoise": ("denoise", "--noise", "0-3"),
+    "denoise": ("denoise",),
+    "denoise --noise, with a model": ("denoise", "--noise", "0-3", "-d", "speech"),
+    "denoise --noise": ("denoise", "--noise", "0-3"),
     "levels": ("levels", "-d", "speech", "-d", "music"),
     "report": ("report", "-d", "speech", "-d", "music"),
     "learn": ("learn",),
@@ -73,14 +76,17 @@ def song(folder: Path, music: Path | None, rate: int = SR) -> Path:
 
 
 def models(folder: Path) -> dict[str, str]:
-    """Default dictionaries of two sources; a trained separator where the package has one."""
+    """Default dictionaries of two sources, and a separator that was trained for a moment."""
     made = {}
     for seed, name in enumerate(("speech", "music")):
         path = folder / f"{name}.wav"
         soundfile.write(path, make_scene(60.0, 16000, random_state=seed).stems["strings"], 16000)
         made[name] = str(folder / f"{name}.ondes")
         run_command(["learn", str(path), "-o", made[name], "--force"])
-    return made | {"talk": "talk"}
+    made["trained"] = str(folder / "trained.ondes")
+    sources = [f"{name}={folder / name}.wav" for name in ("speech", "music")]
+    run_command(["train", *sources, "-o", made["trained"], "--updates", "20", "--force"])
+    return made
 
 
 def case(folder: Path, music: Path | None, jobs: int) -> list[dict[str, Any]]:
@@ -98,25 +104,34 @@ def case(folder: Path, music: Path | None, jobs: int) -> list[dict[str, Any]]:
     return rows
 
 
-def encoded(folder: Path, source: Path, suffix: str, hours: float) -> Path:
-    """A recording of this length in a format, from repeated music, by ffmpeg."""
-    path = folder / f"long.{suffix}"
-    codec = {"wav": ("pcm_s16le",), "flac": ("flac", "-compression_level", "0"),
-             "ogg": ("libvorbis",), "opus": ("libopus",), "mp3": ("libmp3lame",)}  # fmt: skip
+def encoded(folder: Path, source: Path, suffix: str) -> tuple[Path, list[str]]:
+    """A recording in a format, by ffmpeg, and the codec that repeats it: none where it can."""
+    path = folder / f"source.{suffix}"
+    codec = {"wav": ["pcm_s16le"], "flac": ["flac", "-compression_level", "0"],
+             "ogg": ["libvorbis"], "opus": ["libopus"], "mp3": ["libmp3lame"]}[suffix]  # fmt: skip
+    _ffmpeg("-i", str(source), "-c:a", *codec, str(path))
+    return path, codec if suffix in ("flac", "opus") else ["copy"]
+
+
+def repeated(source: Path, codec: list[str], hours: float) -> Path:
+    """The same recording again and again."""
+    path = source.with_stem("long")
+    where = ["-rf64", "auto"] if path.suffix == ".wav" else []
     loops = ["-stream_loop", "-1", "-i", str(source), "-t", str(3600 * hours)]
-    where = ["-rf64", "auto"] if suffix == "wav" else []
-    subprocess.run(
-        ["ffmpeg", "-nostdin", "-v", "error", "-y", *loops, "-c:a", *codec[suffix], *where,
-         str(path)], check=True,
-    )  # fmt: skip
+    _ffmpeg(*loops, "-c:a", *codec, *where, str(path))
     return path
+
+
+def _ffmpeg(*arguments: str) -> None:
+    subprocess.run(["ffmpeg", "-nostdin", "-v", "error", "-y", *arguments], check=True)
 
 
 def by_hours(folder: Path, music: Path | None, jobs: int) -> list[dict[str, Any]]:
     rows, source = [], song(folder, music)
     for suffix in FORMATS:
-        for hours in HOURS:
-            path = encoded(folder, source, suffix, hours)
+        once, codec = encoded(folder, source, suffix)
+        for hours in HOURS.get(suffix, HOURS_OF_OTHERS):
+            path = repeated(once, codec, hours)
             how = ["learn", str(path), "-o", str(folder / "m.ondes"), "-j", str(jobs), "--force"]
             rows.append({"format": suffix, "size": hours, **timed(how, 3600 * hours)})
             print(rows[-1], flush=True)

@@ -147,9 +147,9 @@ KEPT: dict[str, Kept] = {
     "unseen": _benchmark("unseen", SEPARATING, "python benchmarks/unseen.py --audio AUDIO"),
     "rooms": _benchmark("rooms", SEPARATING, "python benchmarks/rooms.py", "rooms_scenes"),
     "growth": _benchmark(
-        "growth", SEPARATING, "python benchmarks/growth.py --music FOLDER", "commands"
+        "growth", SEPARATING, "python benchmarks/growth.py --music FOLDER", "command_runs"
     ),
-    "cluster": _benchmark("cluster", FROM_FILES, "make cluster", "commands"),
+    "cluster": _benchmark("cluster", FROM_FILES, "make cluster", "command_runs"),
     "kernels": _benchmark("kernels", LEARNING[:1], "python benchmarks/kernels.py"),
     "tables": _benchmark(
         "tables", (*SEPARATING, "src/ondes/tables"), "python benchmarks/tables.py"

@@ -13,6 +13,7 @@ ANSWERS = (
     *("403", "500", "redirects", "malformed", "endless", "longer", "shorter", "gzip"),
     *("another range", "no range", "silent", "drip", "nothing"),
 )
+SILENT_TO_ALL = "silent to all"  # also to questions about a file
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -23,7 +24,10 @@ class Handler(BaseHTTPRequestHandler):
         super().handle()
 
     def do_HEAD(self):
-        self.head(200, [("Content-Length", str(len(self.server.data)))])
+        if self.server.how == SILENT_TO_ALL:
+            self.do_GET()
+        else:
+            self.head(200, [("Content-Length", str(len(self.server.data)))])
 
     def do_GET(self):
         server = self.server
@@ -64,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
         elif how == "no range":
             self.head(206, length)
             self.wfile.write(data)
-        elif how in ("silent", "drip"):
+        elif how in ("silent", SILENT_TO_ALL, "drip"):
             if how == "drip":
                 self.head(206, [*range_of, *length])
             while not self.server.is_over:

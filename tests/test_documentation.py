@@ -315,7 +315,7 @@ def test_the_conda_recipe_asks_for_what_the_package_asks_for():
     # conda-forge's names, where they are not those of PyPI
     names = {
         "pysoundfile": "soundfile", "soxr-python": "soxr", "matplotlib-base": "matplotlib",
-        "pytorch": "torch",
+        "pytorch": "torch", "python-sounddevice": "sounddevice",
     }  # fmt: skip
 
     def as_on_pypi(lines):

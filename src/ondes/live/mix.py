@@ -44,7 +44,7 @@ class LiveMix:
     >>> mix = LiveMix(Separator(sources), {"low": 0.0, "high": -math.inf})
     >>> heard = mix.push(np.ones(1000))
     >>> bool(heard[500] > 0.9), {name: round(db) for name, db in mix.levels().items()}
-    (True, {'low': 0, 'high': -24})
+    (True, {'low': 1, 'high': -17})
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class WaitingSound:
     --------
     >>> waiting = WaitingSound(1, 4, 8000)
     >>> waiting.put(np.ones((6, 1), np.float32))
-    >>> waiting.take(4).sum(), waiting.take(4).sum(), waiting.n_missing
+    >>> waiting.take(4).sum().item(), waiting.take(4).sum().item(), waiting.n_missing
     (4.0, 2.0, 2)
     """
 
