@@ -77,14 +77,17 @@ def song(folder: Path, music: Path | None, rate: int = SR) -> Path:
 
 def models(folder: Path) -> dict[str, str]:
     """Default dictionaries of two sources, and a separator that was trained for a moment."""
-    made = {}
+    made, sources = {}, []
     for seed, name in enumerate(("speech", "music")):
-        path = folder / f"{name}.wav"
-        soundfile.write(path, make_scene(60.0, 16000, random_state=seed).stems["strings"], 16000)
+        recordings = folder / f"recordings_{name}"
+        recordings.mkdir()
+        for half in range(2):
+            scene = make_scene(30.0, 16000, random_state=2 * seed + half)
+            soundfile.write(recordings / f"{half}.wav", scene.stems["strings"], 16000)
         made[name] = str(folder / f"{name}.ondes")
-        run_command(["learn", str(path), "-o", made[name], "--force"])
+        sources.append(f"{name}={recordings}")
+        run_command(["learn", str(recordings), "-o", made[name], "--force"])
     made["trained"] = str(folder / "trained.ondes")
-    sources = [f"{name}={folder / name}.wav" for name in ("speech", "music")]
     run_command(["train", *sources, "-o", made["trained"], "--updates", "20", "--force"])
     return made
 
