@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from dataclasses import replace
 
@@ -501,6 +502,58 @@ def test_invalid_rules_solvers_and_penalties_cannot_be_made(make, words):
 def test_steps_are_counted_in_whole_numbers(max_steps):
     with pytest.raises(TypeError, match="of Solver must be a whole number"):
         ondes.Solver(max_steps=max_steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("alpha_W", "'alpha_W' is no parameter of OnlineNMF: give sparsity, or penalty=ondes.L1"),
+        ("max_iter", "'max_iter' is no parameter of OnlineNMF: give n_passes"),
+        ("forget_factor", "give forgetting=ondes.HalfLife"),
+        ("colour", r"'colour' is no parameter of OnlineNMF: see the parameters in `help"),
+    ],
+)
+def test_words_of_other_packages_are_answered_by_a_sentence(name, words):
+    for make in (ondes.OnlineNMF, ondes.OnlineNMF.paper, ondes.OnlineNMF.batch):
+        with pytest.raises(TypeError, match=words):
+            make(2, **{name: 1})
+    names = inspect.signature(ondes.OnlineNMF).parameters
+    assert next(iter(names)) == "n_components"
+
+
+@pytest.mark.filterwarnings("ignore:The native backend supports")
+@pytest.mark.parametrize("loss", ["kullback-leibler", "frobenius"])
+@pytest.mark.parametrize("is_partial", [False, True])
+def test_attributes_have_the_names_that_scikit_learn_users_look_for(backend, loss, is_partial):
+    frames = spectrogram(n_frames=600, noise=False)
+    frames *= np.random.default_rng(0).gamma(9, size=frames.shape)
+    model = ondes.OnlineNMF(5, beta_loss=loss, n_passes=30, random_state=0, backend=backend)
+    assert not hasattr(model, "reconstruction_err_")
+    model.fit(frames)
+    assert model.n_iter_ == model.n_passes_ == 30
+    if is_partial:
+        model = ondes.OnlineNMF(5, fixed_components=model.components_, beta_loss=loss)
+        model.set_params(solver=ondes.Solver(100)).partial_fit(frames)
+    fitted = model.inverse_transform(model.transform(frames))
+    each = (frames - fitted) ** 2
+    if loss == "kullback-leibler":
+        each = 2 * (frames * np.log(frames / fitted) - frames + fitted)
+    assert model.reconstruction_err_ == pytest.approx(np.sqrt(each.sum()), rel=0.1)
+
+
+def test_exact_zeros_are_warned_of_where_they_decide_the_result(backend):
+    frames = spectrogram()
+    frames[:, ::5] = 0
+    frames[::3] = 0  # silence is none of them
+    model = ondes.OnlineNMF(2, n_passes=1, backend=backend, random_state=0)
+    words = "21% of the entries of X are exactly zero, and with the Itakura-Saito"
+    with pytest.warns(UserWarning, match=words):
+        model.fit(frames)
+    with pytest.warns(UserWarning, match=words):
+        clone(model).partial_fit(frames)
+    for changed in ({"beta_loss": 1}, {"noise_floor": 1e-3}, {"background": np.ones(33)}):
+        clone(model).set_params(**changed).fit(frames)
+    model.fit(np.where(frames == 0, np.nan, frames))
 
 
 def test_unsuitable_iterables_are_refused():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable
 from typing import Any, Self
 
+import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from ondes.nmf.backends import tensors
 from ondes.nmf.divergence import Array
 from ondes.nmf.learner import DictionaryLearner
 from ondes.nmf.settings import Settings
@@ -23,6 +26,9 @@ except ImportError:  # scikit-learn before 1.9
 
 
 __all__ = ["OnlineNMF"]
+
+FEW_ZEROS, HIGH_FLOOR = 0.05, 1e-6
+FRAMES_TO_LOOK_AT = 1000
 
 
 def _visits_frames_once(estimator: DictionaryLearner) -> bool:
@@ -148,6 +154,11 @@ class OnlineNMF(
         Passes that the last `fit` began.
     backend_ : str
         The backend of the last update, with its device if that is PyTorch.
+    n_iter_ : int
+        The same as `n_passes_`.
+    reconstruction_err_ : float
+        √(2 Σ d) over the frames of a pass, each at the time of its update: an estimate of what
+        scikit-learn's ``NMF`` calls so.
     n_features_in_ : int
         Number of bins.
 
@@ -165,6 +176,10 @@ class OnlineNMF(
         if getattr(self, "_skl_callbacks", None):
             raise ValueError(f"n_init={settings.n_init} does not go with set_callbacks; use 1.")
         return super()._fit_best(X, settings, sample_weight)
+
+    def _initialise(self, frames: Array, settings: Settings, weights: Array | None = None) -> None:
+        _warn_of_zeros(frames, settings)
+        super()._initialise(frames, settings, weights)
 
     @classmethod
     def of(cls, learner: DictionaryLearner) -> Self:
@@ -215,6 +230,23 @@ class OnlineNMF(
         tags.input_tags.sparse = self.beta_loss not in (0, "itakura-saito")
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _warn_of_zeros(frames: Array, settings: Settings) -> None:
+    """Zeros among other numbers: with Itakura-Saito they count more than all else."""
+    is_plain = settings.background_spectrum is None and not settings.added
+    if settings.divergence.beta != 0 or not is_plain or settings.floor > HIGH_FLOOR:
+        return
+    some = tensors.rows_of(frames, np.arange(0, len(frames), len(frames) // FRAMES_TO_LOOK_AT + 1))
+    some = some[some.any(axis=1)]
+    share = np.mean(some == 0) if some.size else 0.0
+    if share > FEW_ZEROS:
+        warnings.warn(
+            f"{share:.0%} of the entries of X are exactly zero, and with the Itakura-Saito "
+            "divergence they decide the result: give beta_loss='kullback-leibler', a noise_floor "
+            "of what is too little to count, or NaN where an entry is missing.",
+            stacklevel=4,
+        )
 
 
 def _run_tasks(

@@ -143,6 +143,21 @@ class DictionaryTransformer:
         """The parameters, checked and typed."""
         return Settings.from_parameters(vars(self))
 
+    @property
+    def n_iter_(self) -> int:
+        """scikit-learn's name of `n_passes_`."""
+        return self.n_passes_
+
+    @property
+    def reconstruction_err_(self) -> float:
+        """√(2 Σ d) over the frames of a pass, from the running divergence: no frame is read again.
+
+        scikit-learn's has every frame under the last dictionary.
+        """
+        statistics, n_in_pass = self.statistics_, self.n_frames_seen_ / max(1, self.n_passes_)
+        mean = statistics.divergence / statistics.n_frames if statistics.n_frames else 0.0
+        return math.sqrt(2 * max(0.0, mean * n_in_pass))
+
     def state(self) -> FittedState:
         """All that was learned, as a value that later learning does not change."""
         self._check_unchanged(self.settings)

@@ -12,10 +12,10 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import partial, wraps
 from inspect import signature
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ParamSpec, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,35 @@ if TYPE_CHECKING:
 
 __all__ = ["DictionaryLearner"]
 
+P = ParamSpec("P")
 BATCHES_AT_ONCE = 64  # of an iterable, that a device is given
+_SPARSITY = "give sparsity, or penalty=ondes.L1(…)"
+ELSEWHERE = {  # what other packages call it, and what to give here
+    "alpha": _SPARSITY,
+    "alpha_W": _SPARSITY,
+    "alpha_H": _SPARSITY,
+    "l1_ratio": _SPARSITY,
+    "max_iter": "give n_passes",
+    "max_no_improvement": "give tol or n_passes",
+    "forget_factor": "give forgetting=ondes.HalfLife(…) or ondes.PerPass(…)",
+    "fresh_restarts": "give restarts='fresh' or 'warm'",
+    "fresh_restarts_max_iter": "give solver=ondes.Solver(…)",
+    "transform_max_iter": "give transform_solver=ondes.Solver(…)",
+}
+
+
+def _known_words(init: Callable[P, None]) -> Callable[P, None]:
+    """Answer a parameter that there is not by a sentence, with the words of this package."""
+    known = signature(init).parameters
+
+    @wraps(init)
+    def checked(*args: P.args, **parameters: P.kwargs) -> None:
+        for name in parameters.keys() - known:
+            instead = ELSEWHERE.get(name, "see the parameters in `help(ondes.OnlineNMF)`")
+            raise TypeError(f"{name!r} is no parameter of {type(args[0]).__name__}: {instead}.")
+        init(*args, **parameters)
+
+    return checked
 
 
 class DictionaryLearner(DictionaryTransformer):
@@ -55,6 +83,7 @@ class DictionaryLearner(DictionaryTransformer):
 
     _trainer: DeviceTrainer | None = None  # that of the last call, with its recorded graphs
 
+    @_known_words
     def __init__(
         self,
         n_components: int = 32,

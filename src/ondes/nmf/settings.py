@@ -116,7 +116,8 @@ class Settings:
         _check_range("sparsity", self.sparsity, 0, 1e6)
         if self.sparsity and self.dictionary_penalty is not None:
             raise ValueError("sparsity and dictionary_penalty exclude each other; give one.")
-        if self.dictionary_penalty is not None and self.divergence.beta != 0:
+        is_itakura_saito = self.divergence.beta == 0  # which checks beta_loss
+        if self.dictionary_penalty is not None and not is_itakura_saito:
             raise ValueError("A dictionary_penalty needs beta_loss='itakura-saito'.")
         _check_one_of("weighting", self.weighting, WEIGHTINGS)
         _check_one_of("restarts", self.restarts, RESTARTS)
