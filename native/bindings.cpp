@@ -241,6 +241,22 @@ void sum_pairs(const std::string& isa, In<std::complex<float>, 3> earlier,
     kernels.sum_pairs(pairs, workspace.get());
 }
 
+void recur(const std::string& isa, In<float, 4> gates, In<float, 2> bias, bool along_bands,
+           Out<float, 3> out) {
+    const size_t n = gates.shape(0), n_bands = gates.shape(1), n_states = gates.shape(3);
+    require(gates.shape(2) == 3 && n_states % 2 == 0,
+            "gates must be (n_frames, n_bands, 3, n_states), with an even number of states");
+    require(bias.shape(0) == 3 && bias.shape(1) == n_states, "bias must be (3, n_states)");
+    require(out.shape(0) == n && out.shape(1) == n_bands && out.shape(2) == n_states,
+            "out must be (n_frames, n_bands, n_states)");
+    const Kernels& kernels = find_kernels(isa);
+
+    const WithoutGil without_gil;
+    const Recurrence given{n, n_bands, n_states, along_bands, gates.data(), bias.data(), out.data()};
+    const Array<float> workspace(kernels.recurrence_workspace_size(given));
+    kernels.recur(given, workspace.get());
+}
+
 }  // namespace ondes
 
 NB_MODULE(_native, module) {
@@ -250,6 +266,8 @@ NB_MODULE(_native, module) {
     module.def("sum_pairs", &ondes::sum_pairs, "isa"_a, "earlier"_a.noconvert(),
                "later"_a.noconvert(), "turn"_a.noconvert(), "turn_later"_a.noconvert(),
                "shapes"_a.noconvert(), "sums"_a.noconvert());
+    module.def("recur", &ondes::recur, "isa"_a, "gates"_a.noconvert(), "bias"_a.noconvert(),
+               "along_bands"_a, "out"_a.noconvert());
     module.def("instruction_sets", [] {
         std::vector<std::string> names;
         for (const auto& [name, kernels] : ondes::instruction_sets()) names.push_back(name);

@@ -1,5 +1,6 @@
 // Compiled once for each instruction set, with ONDES_ISA its name.
 #include "pair_sums.hpp"
+#include "recurrence.hpp"
 #include "sparse.hpp"
 #include "statistics.hpp"
 #include "tile.hpp"
@@ -60,6 +61,7 @@ constexpr SparseKernel<T> SPARSE = {SparseSolver<T>::padded, SparseSolver<T>::wo
                                     encode_sparse<T>, add_sparse<T>};
 
 void sum_pairs(const PairSums& pairs, float* workspace) { PairSummation(pairs, workspace).run(); }
+void recur(const Recurrence& given, float* workspace) { RecurrenceSolver(given, workspace).run(); }
 
 #define ONDES_WEIGHTS(T, LOSS) \
     { kernel<T, LOSS, NONE>(), kernel<T, LOSS, FRAMES>(), kernel<T, LOSS, ENTRIES>() }
@@ -69,6 +71,8 @@ extern const Kernels kernels = {{ONDES_WEIGHTS(float, IS), ONDES_WEIGHTS(float, 
                                 SPARSE<float>,
                                 SPARSE<double>,
                                 PairSummation::workspace_size,
-                                sum_pairs};
+                                sum_pairs,
+                                RecurrenceSolver::workspace_size,
+                                recur};
 
 }  // namespace ondes::ONDES_ISA

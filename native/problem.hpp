@@ -128,6 +128,15 @@ struct PairSums {
     float* sums;                     // (n_rows, n_signals)
 };
 
+// A gated recurrence over frames or bands; see recurrence.hpp.
+struct Recurrence {
+    std::size_t n_frames, n_bands, n_states;  // an even number of states
+    bool along_bands;
+    const float* gates;  // (n_frames, n_bands, 3, n_states): of z, c and g
+    const float* bias;   // (3, n_states)
+    float* out;          // (n_frames, n_bands, n_states)
+};
+
 struct Kernels {
     Kernel<float> single[2][3];  // by Loss and Weights
     Kernel<double> twice[2][3];
@@ -135,6 +144,8 @@ struct Kernels {
     SparseKernel<double> sparse_twice;
     std::size_t (*pair_workspace_size)(const PairSums&);
     void (*sum_pairs)(const PairSums&, float* workspace);
+    std::size_t (*recurrence_workspace_size)(const Recurrence&);
+    void (*recur)(const Recurrence&, float* workspace);
 };
 
 }  // namespace ondes

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ondes.cores import each, one_blas_thread
+from ondes.nmf.backends import native
 from ondes.rebatch import slices
 
 __all__ = ["BandMasks", "BandWeights"]
@@ -214,32 +215,33 @@ def _sweep(x: Real, inwards: Real, bias: Real, outwards: Real, *, along_bands: b
     """Add to the vectors what lies before and after along time or along the bands."""
     n_frames, n_bands, n_channels = x.shape
     n_states = len(outwards)
-    z = np.empty((n_frames, n_bands, n_states), np.float32)
-    h, g = np.empty_like(z), np.empty_like(z)
+    gates = np.empty((n_frames, n_bands, 3, n_states), np.float32)
     for rows in slices(n_frames, FRAMES_AT_ONCE):
-        product = normal(x[rows]).reshape(-1, n_channels) @ inwards
-        product += bias
-        gates = product.reshape(-1, n_bands, 3, n_states)
-        keep = gates[:, :, 0]
-        np.negative(keep, out=keep)
-        np.exp(keep, out=keep)
-        keep += 1
-        np.reciprocal(keep, out=z[rows])
-        np.subtract(1, z[rows], out=keep)
-        np.multiply(keep, gates[:, :, 1], out=h[rows])
-        np.maximum(gates[:, :, 2], 0, out=g[rows])
-    half = n_states // 2
-    if along_bands:
-        steps, keeps = h.transpose(1, 0, 2), z.transpose(1, 0, 2)
-    else:
-        steps, keeps = h, z
+        vectors = normal(x[rows]).reshape(-1, n_channels)
+        np.matmul(vectors, inwards, out=gates[rows].reshape(-1, 3 * n_states))
+    recur = native.recur if native.available() else _recur
+    h = recur(gates, bias.reshape(3, n_states), along_bands)
+    for rows in slices(n_frames, FRAMES_AT_ONCE):
+        x[rows] += (h[rows].reshape(-1, n_states) @ outwards).reshape(-1, n_bands, n_channels)
+
+
+def _recur(gates: Real, bias: Real, along_bands: bool) -> Real:
+    """What `native.recur` computes, by NumPy."""
+    gates += bias
+    keep, new, gain = np.moveaxis(gates, 2, 0)
+    np.negative(keep, out=keep)
+    np.exp(keep, out=keep)
+    keep += 1
+    np.reciprocal(keep, out=keep)
+    h: Real = (1 - keep) * new
+    half = h.shape[-1] // 2
+    steps, keeps = (h.transpose(1, 0, 2), keep.transpose(1, 0, 2)) if along_bands else (h, keep)
     for n in range(1, len(steps)):
         steps[n, :, :half] += keeps[n, :, :half] * steps[n - 1, :, :half]
         m = len(steps) - 1 - n
         steps[m, :, half:] += keeps[m, :, half:] * steps[m + 1, :, half:]
-    for rows in slices(n_frames, FRAMES_AT_ONCE):
-        h[rows] *= g[rows]
-        x[rows] += (h[rows].reshape(-1, n_states) @ outwards).reshape(-1, n_bands, n_channels)
+    h *= np.maximum(gain, 0)
+    return h
 
 
 def normal(x: Real) -> Real:

@@ -117,6 +117,25 @@ def sum_pairs(earlier: Array, later: Array, turn: Array, turn_later: Array, shap
     return sums
 
 
+def recur(gates: Array, bias: Array, along_bands: bool) -> Array:
+    """A gated recurrence over frames or bands; see `ondes.models.band_network`.
+
+    Parameters
+    ----------
+    gates : float32 array of shape (n_frames, n_bands, 3, n_states)
+        Of z, c and g.
+    bias : float32 array of shape (3, n_states)
+    along_bands : bool
+
+    Returns
+    -------
+    float32 array of shape (n_frames, n_bands, n_states)
+    """
+    out = np.empty((*gates.shape[:2], gates.shape[3]), dtype=np.float32)
+    _kernel().recur(isa(), gates, bias, along_bands, out)
+    return out
+
+
 def _summarise_sparse(
     frames: LevelledFrames, problem: Problem, start: Array | None, n_jobs: int
 ) -> tuple[Array, Statistics]:
