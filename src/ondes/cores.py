@@ -16,6 +16,7 @@ __all__ = ["each", "n_cores", "n_threads", "one_blas_thread"]
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
+MOST_THREADS = 2**16
 CGROUP = Path("/sys/fs/cgroup")
 QUOTAS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))  # of its two versions
 
@@ -30,6 +31,8 @@ def n_threads(n_jobs: int | None) -> int:
     """
     if n_jobs == 0:
         raise ValueError("n_jobs=0 means no thread at all: give 1 or more, or -1 for every core.")
+    if n_jobs is not None and n_jobs > MOST_THREADS:
+        raise ValueError(f"n_jobs={n_jobs} must be at most {MOST_THREADS}; -1 is every core.")
     joblib = sys.modules.get("joblib")  # 60 ms to load, and while nobody has, nobody configures it
     if joblib is not None:
         return int(joblib.effective_n_jobs(n_jobs))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 from collections.abc import Iterable
@@ -12,9 +11,12 @@ from pathlib import Path, PurePosixPath
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["Location", "RemotePath", "Span", "as_location", "is_location", "with_span"]
+__all__ = [
+    "Location", "RemotePath", "Span", "as_location", "check_times", "is_location", "with_span",
+]  # fmt: skip
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters, or C:// would be one
+LATEST_S = 1e9  # thirty years; in samples a whole number that 64 bits hold
 _SECRETS = re.compile(r"^([a-z0-9+.-]+://)[^/@]*@|\?.*$", re.IGNORECASE)
 
 
@@ -99,10 +101,7 @@ class Span:
     end: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.start < math.inf or not (
-            self.end is None or self.start < self.end < math.inf
-        ):
-            raise ValueError(f"start={self.start!r} must be 0 or more, and end={self.end!r} later.")
+        check_times(self.start, self.end)
 
     def __str__(self) -> str:
         return f"{self.path}{self._times}"
@@ -171,6 +170,15 @@ def as_location(given: str | Location, folder: Path | None = None) -> Location:
     path = given if folder is None else os.path.join(folder, given)  # noqa: PTH118
     is_remote = _URL.match(given) is not None and not os.path.lexists(path)
     return RemotePath(given) if is_remote else Path(path)
+
+
+def check_times(start: float, end: float | None) -> None:
+    """Raise ValueError unless a part of a recording may begin and end there, in seconds."""
+    if not 0 <= start < LATEST_S or not (end is None or start < end < LATEST_S):
+        raise ValueError(
+            f"start={start!r} must be 0 or more, and end={end!r} after it, both below "
+            f"{LATEST_S:g} seconds."
+        )
 
 
 def with_span(

@@ -15,7 +15,14 @@ from ondes.errors import FileError
 from ondes.rebatch import rebatch
 from ondes.signal.decoders import Decoder, open_decoder
 from ondes.signal.finding import canonical_order, find_recordings
-from ondes.signal.locations import Location, RemotePath, Span, as_location, is_location
+from ondes.signal.locations import (
+    Location,
+    RemotePath,
+    Span,
+    as_location,
+    check_times,
+    is_location,
+)
 from ondes.signal.pcm import RawFormat
 
 __all__ = [
@@ -329,8 +336,7 @@ def open_span(
     ...     sum(map(len, blocks))
     2000
     """
-    if not 0 <= start < math.inf or not (end is None or start < end < math.inf):
-        raise ValueError(f"start={start!r} must be 0 or more, and end={end!r} after it.")
+    check_times(start, end)
     blocks = open_blocks(recording, sr=sr, block_size=block_size, raw=raw)
     first = round(start * blocks.sr)
     blocks.cut(first, None if end is None else max(first + 1, round(end * blocks.sr)))
