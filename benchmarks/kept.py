@@ -145,6 +145,10 @@ KEPT: dict[str, Kept] = {
         "separation_methods", "separation_scenes", "separation_noise",
     ),
     "unseen": _benchmark("unseen", SEPARATING, "python benchmarks/unseen.py --audio AUDIO"),
+    "live": _benchmark(
+        "live", (*SEPARATING, "src/ondes/live", "src/ondes/cli/live.py"),
+        "python benchmarks/live.py --audio AUDIO, and --devices", "unseen",
+    ),
     "rooms": _benchmark("rooms", SEPARATING, "python benchmarks/rooms.py", "rooms_scenes"),
     "growth": _benchmark(
         "growth", SEPARATING, "python benchmarks/growth.py --music FOLDER", "command_runs"

@@ -91,13 +91,14 @@ class SoundServer:
         )
 
     @contextlib.contextmanager
-    def recorded(self, file):
-        """Record both sides meanwhile; the list gets them as an array of shape (n, 2)."""
-        raw = ["--raw", "--format=float32le", f"--rate={RATE}", "--channels=2", "--latency-msec=20"]
+    def recorded(self, file, device="both.monitor", channels=2):
+        """Record a device meanwhile; the list gets it as an array of shape (n, channels)."""
+        raw = ["--raw", "--format=float32le", f"--rate={RATE}", f"--channels={channels}"]
+        raw += ["--latency-msec=20", "-d", device]
         found = []
         with Path(file).open("wb") as out:
             process = subprocess.Popen(
-                ["parec", *raw, "-d", "both.monitor"],
+                ["parec", *raw],
                 stdout=out,
                 env=os.environ | self.environment,
             )
@@ -110,7 +111,7 @@ class SoundServer:
                 process.terminate()
                 process.wait(PATIENCE_S)
         samples = np.fromfile(file, "<f4")
-        found.append(samples[: len(samples) // 2 * 2].reshape(-1, 2))
+        found.append(samples[: len(samples) // channels * channels].reshape(-1, channels))
 
 
 def clicks(seconds, seed=0):

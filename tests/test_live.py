@@ -4,10 +4,12 @@ import contextlib
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -203,6 +205,8 @@ def live(server, *arguments, **how):
             process.kill()
 
 
+PAGE = Path(__file__).parents[1] / "docs" / "live.md"
+NEEDS_PAGE = pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not here")
 BETWEEN = ("--input", "voice", "--output", "loudspeaker", "--sr", RATE)
 
 
@@ -222,12 +226,13 @@ def test_sound_goes_from_the_microphone_to_the_loudspeaker(tmp_path, server):
     microphone, loudspeaker = found[0].T
     late, likeness = lateness(microphone, loudspeaker)
     # A busy machine has gaps, and then more waits.
+    is_busy = facts["missing"] > 0.1
     assert facts["delay"] <= late / RATE < 0.4
-    assert likeness > 0.5 or facts["missing"] > 0.1
+    assert likeness > 0.5 or is_busy
     stems = {each: soundfile.read(folder / f"{each}.wav")[0] for each in facts["files"]}
     assert len(stems["input"]) > 4 * RATE
     np.testing.assert_allclose(stems["speech"] + stems["noise"], stems["input"], atol=1e-6)
-    assert lateness(clicks(4), stems["input"], len(stems["input"]))[1] > 0.9
+    assert lateness(clicks(4), stems["input"], len(stems["input"]))[1] > 0.9 or is_busy
 
 
 def test_a_dictionary_is_learned_while_listening_and_learning_goes_on(tmp_path, server):
@@ -258,6 +263,53 @@ def test_a_dictionary_is_learned_while_listening_and_learning_goes_on(tmp_path, 
         assert learned.learner.forgetting == ondes.HalfLife(6000)
     assert seconds[0] > 2
     assert seconds[1] > seconds[0] + 2
+
+
+def page_lines(beginning):
+    """Lines of the page on live sound."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    return [each for each in lines if each.startswith(beginning)]
+
+
+@NEEDS_PAGE
+def test_the_virtual_microphone_of_the_page_has_the_sound(tmp_path, server):
+    lines = page_lines("pactl load-module")
+    modules = [server.control(*shlex.split(line)[1:]).strip() for line in lines]
+    assert [each.isdecimal() for each in modules] == [True, True]
+    (command,) = page_lines("ondes live --output ondes")
+    from_voice = ["--input", "voice", "--sr", RATE, "--hear", "noise"]
+    with live(server, *from_voice, *command.split()[2:]):
+        time.sleep(1)
+        with server.recorded(tmp_path / "clean.raw", "clean", 1) as found:
+            server.play(clicks(3))
+    late, likeness = lateness(np.pad(clicks(3), (0, RATE)), found[0][:, 0], 3 * RATE)
+    assert late > 0
+    assert likeness > 0.05  # chance is a hundredth
+    for each in reversed(modules):
+        server.control("unload-module", each)
+
+
+@NEEDS_PAGE
+def test_the_pipe_of_the_page_goes_from_the_microphone_to_the_loudspeaker(tmp_path, server):
+    (line,) = page_lines("parec")
+    ours = f'ondes() {{ {sys.executable} -m ondes "$@"; }}'
+    places = {"PULSE_SOURCE": "voice", "PULSE_SINK": "loudspeaker"}
+    how = {"env": ENVIRONMENT | server.environment | places, "start_new_session": True}
+    with subprocess.Popen(["bash", "-c", f"{ours}; {line}"], **how) as process:
+        try:
+            until = time.monotonic() + PATIENCE_S
+            while "pacat" not in server.control("list", "sink-inputs"):
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            with server.recorded(tmp_path / "both.raw") as found:
+                server.play(clicks(3))
+                time.sleep(1)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    microphone, loudspeaker = found[0].T
+    late, likeness = lateness(microphone, loudspeaker)
+    assert late / RATE >= 0.03
+    assert likeness > 0.05
 
 
 def test_a_device_that_disappears_ends_it_and_the_recording_is_whole(tmp_path, server):

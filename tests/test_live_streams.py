@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import io
 import os
+import re
 import select
 import shutil
 import signal
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import termios
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,12 +172,17 @@ def test_encodings_are_the_inverse_of_decoding(encoding):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_sound_comes_out_within_the_delay_of_the_model(models, command):
+@pytest.mark.parametrize("comes_with_ondes", [False, True])
+def test_sound_comes_out_within_the_delay(models, command, comes_with_ondes):
     """Without more input, all but the model's delay has come out: nothing waits for a block."""
     size = SR // 100
     raw = ["--raw", f"{SR}:1:f32le"]
+    words = arguments(command, models, "-", "-", *raw)
+    if comes_with_ondes:
+        stem = ["--stem", "speech"] if command == "separate" else []
+        words = [command, "-", "-o", "-", "--delay", "30ms", "-j", "1", *stem, *raw]
     sound = as_float(tones(0, 2))
-    with piped(arguments(command, models, "-", "-", *raw)) as process:
+    with piped(words) as process:
         n_in, n_out = 0, 0
         for _ in range(60):
             process.stdin.write(sound[n_in : n_in + size].tobytes())
@@ -284,6 +291,9 @@ def test_a_signal_while_the_writer_stalls_keeps_what_is_finished(tmp_path, model
         (["separate", "a.wav", "--stem", "speech", "--json"], "--json does not go with a stream"),
         (["separate", "a.wav", "--stem", "speech", "--filename", "a"], "--filename does not go"),
         (["denoise", "a.wav", "--json"], "leave out --json"),
+        (["denoise", "a.wav", "--noise", "b.wav", "--delay", "30ms"], "leave out --delay"),
+        (["denoise", "a.wav", "--delay", "3ms"], "must lie between 0.01 and 0.12"),
+        (["separate", "a.wav", "--sources", "2", "--delay", "30ms"], "--delay needs a model"),
     ],
 )
 def test_what_a_stream_cannot_hold_is_refused(tmp_path, how, expected):
@@ -331,3 +341,28 @@ def test_other_programs_at_both_ends(tmp_path, models, first, last):
     info = soundfile.info(tmp_path / "out.flac")
     assert info.samplerate == (44100 if raw else SR)
     assert info.duration == pytest.approx(2, abs=0.01)
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "live.md"
+LINES = PAGE.read_text(encoding="utf-8").splitlines() if PAGE.exists() else []
+
+
+@needs("ffmpeg", "ffplay", "sox")
+@pytest.mark.parametrize(
+    "line", [each for each in LINES if re.match(r"(ffmpeg|sox) .* \| ondes ", each)]
+)
+def test_every_pipe_of_the_page_runs(tmp_path, line):
+    write_sound(tmp_path / "talk.wav", tones(0, 2))
+    to_video = "ffmpeg -v error -i talk.wav -c:a aac talk.mp4"
+    ours = f'ondes() {{ {sys.executable} -m ondes "$@"; }}'
+    done = subprocess.run(
+        ["bash", "-c", f"set -e -o pipefail; {to_video}; {ours}; {line}"],
+        cwd=tmp_path,
+        env=ENVIRONMENT | {"SDL_AUDIODRIVER": "dummy"},  # of ffplay
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    if not line.endswith(" -"):
+        info = soundfile.info(tmp_path / line.split()[-1])
+        assert (info.samplerate, info.duration) == (SR, pytest.approx(2, abs=0.1))

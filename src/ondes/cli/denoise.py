@@ -13,7 +13,7 @@ import click
 
 from ondes.cli import options, terminal
 from ondes.cli.destinations import failure_of, make_folder
-from ondes.cli.models import load_dictionary, load_model
+from ondes.cli.models import load_dictionary, load_model, with_delay
 from ondes.errors import printable
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def _as_noise(given: str) -> str | tuple[float, float]:
     may_be_stream=True,
     type=click.Path(allow_dash=True),
 )
+@options.live_delay
 @options.seed
 @options.raw
 @options.compute
@@ -93,8 +94,9 @@ def denoise(recordings: tuple[str, ...], **given: Any) -> int:
     ondes denoise lectures/ -o clean/
     ondes denoise talk.wav --noise 0:03-0:09 -d speech.ondes
     ondes denoise talk.wav --noise hiss.wav --amount 12 -o better.wav
-    ffmpeg -i call.mp4 -f wav - | ondes denoise - -o - | mpv -
+    ffmpeg -i call.mp4 -f wav - | ondes denoise - --delay 30ms -o - | mpv -
     """  # noqa: D301
+    from ondes.models.loading import from_shelf
     from ondes.separation.denoising import check_separator
 
     _check_streams(recordings, given)
@@ -112,6 +114,10 @@ def denoise(recordings: tuple[str, ...], **given: Any) -> int:
             check_separator(speech)
     elif not given["noise"]:
         terminal.say(WITHOUT_A_MODEL, err=True)
+    if given["delay"] is not None:
+        if given["noise"]:
+            raise click.UsageError("With --noise the delay is that of -d; leave out --delay.")
+        speech = with_delay(speech or from_shelf("denoise"), given["delay"])
     done: list[dict[str, Any]] = []
     with terminal.warnings_shown_by():
         is_interrupted = False

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ondes.models.dictionary import Dictionary
     from ondes.models.model import Model
 
-DELAY = 0.03  # seconds, of separators that come with ondes
 REDRAW_S = 0.1
 STEP_DB, LEAST_DB, MOST_DB = 3.0, -60.0, 24.0
 BAR_DB, BAR_WIDTH = 60.0, 30
@@ -80,6 +79,14 @@ KEYS = "1-9 choose, + and - change its gain, m mutes it, q ends"
 )
 @options.count("--channels", default=1, help="Channels of both devices.")
 @options.count("--sr", help="Sampling rate of both devices.  [default: that of the microphone]")
+@click.option(
+    "--delay",
+    metavar="TIME",
+    default="30ms",
+    show_default=True,
+    callback=options.as_delay,
+    help="Late by this at most; with less, separated less well, and with more load.",
+)
 @click.option(
     "--buffer",
     metavar="TIME",
@@ -147,28 +154,16 @@ def _list_devices(as_json: bool) -> int:
 
 def _model(given: dict[str, Any]) -> Model:
     """The model of -d, or the one that comes with ondes, for live sound."""
-    from ondes.cli.models import as_model, load_models
-    from ondes.models.band_network import BandWeights
+    from ondes.cli.models import as_model, load_models, with_delay
     from ondes.models.loading import from_shelf
     from ondes.models.sources import Sources
-    from ondes.models.trained_separator import TrainedSeparator
 
     model: Model = from_shelf("denoise")
     if given["dictionaries"]:
         model = as_model(load_models(given["dictionaries"]))
-    if (
-        isinstance(model, TrainedSeparator)
-        and isinstance(model.weights, BandWeights)
-        and model.audio.stft.n_synthesis is None
-    ):
-        model = model.with_delay(DELAY)
     if len(model.names) == 1:
         raise click.UsageError("Live sound needs two sources or more: give another -d.")
-    if model.audio.stft.n_synthesis is None:
-        raise click.UsageError(
-            "These models are not for live sound: make them with --delay 30ms, as in "
-            "ondes learn room/ -o room.ondes --delay 30ms."
-        )
+    model = with_delay(model, given["delay"])
     for name in given["adapt"]:
         if name not in model.names:
             raise click.UsageError(
@@ -256,6 +251,7 @@ class _Session:
                 n_channels,
                 half_life=given["half_life"],
                 dictionary=dictionary,
+                delay=given["delay"],
             )
             self._listeners.append(self._learner)
         separator = Separator(model, sr=self.sr, compute=Compute(n_jobs=1))

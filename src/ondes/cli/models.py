@@ -67,6 +67,31 @@ def load_model(path: str) -> Dictionary | TrainedSeparator:
     return model
 
 
+def with_delay(model: Model, seconds: float) -> Model:
+    """The same model for live sound, late by so many seconds at most."""
+    from ondes.models.band_network import BandWeights
+    from ondes.models.trained_separator import TrainedSeparator
+
+    stft, sr = model.audio.stft, model.audio.sr
+    if stft.n_synthesis is None and isinstance(model, TrainedSeparator):
+        if isinstance(model.weights, BandWeights):
+            try:
+                return model.with_delay(seconds)
+            except ValueError as error:
+                raise click.UsageError(str(error)) from None
+        raise click.UsageError(
+            "Separators of `ondes train` are not for live sound: use one that comes with ondes, or "
+            "dictionaries from ondes learn --delay 30ms."
+        )
+    if stft.n_synthesis is None or stft.delay > seconds * sr + 1e-6:
+        raise click.UsageError(
+            f"These models are late by {1000 * stft.delay / sr:.0f} ms: make them with --delay "
+            f"{1000 * seconds:g}ms, as in ondes learn room/ -o room.ondes --delay "
+            f"{1000 * seconds:g}ms."
+        )
+    return model
+
+
 def _name_and_path(given: str) -> tuple[str, str]:
     name, equals, path = given.partition("=")
     return (name, path) if equals and not Path(given).exists() else (Path(given).stem, given)

@@ -239,6 +239,13 @@ delay = click.option(
     callback=as_delay,
     help="For live sound: frames with which separation is late by this at most, such as 30ms.",
 )
+live_delay = click.option(
+    "--delay",
+    metavar="TIME",
+    callback=as_delay,
+    help="For live sound: late by this at most, such as 30ms, and separated less well, from what "
+    "came before alone.",
+)
 top_db = click.option(
     "--top-db",
     metavar="DB",

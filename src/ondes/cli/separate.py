@@ -15,7 +15,7 @@ import click
 
 from ondes.cli import options, terminal
 from ondes.cli.destinations import failure_of, make_folder
-from ondes.cli.models import as_model, check_discovery, discover, load_models
+from ondes.cli.models import as_model, check_discovery, discover, load_models, with_delay
 from ondes.errors import printable
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ HIGHEST_RATE = 192_000  # Hz: a faster recording gets no hint
     help="What to use of the places of the sources: auto for how each lies between left and right "
     "in stereo, room for as many microphones as sources, pan for panned sources.",
 )
+@options.live_delay
 @options.span
 @options.discovery
 @options.seed
@@ -100,7 +101,7 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     ondes separate talk.mp3 -d talk.ondes              (from ondes train)
     ondes separate mics.wav -d speech.ondes -d music.ondes --spatial room
     ondes separate band.wav --sources 4
-    ffmpeg -i talk.mp4 -f wav - | ondes separate - --stem speech -o - | mpv -
+    ffmpeg -i talk.mp4 -f wav - | ondes separate - --stem speech --delay 30ms -o - | mpv -
     """  # noqa: D301
     from concurrent.futures import ThreadPoolExecutor
 
@@ -123,6 +124,10 @@ def separate(mixes: tuple[str, ...], **given: Any) -> int:
     else:
         sources = from_shelf("talk")
         terminal.say(WITHOUT_A_MODEL, err=True)
+    if given["delay"] is not None:
+        if sources is None:
+            raise click.UsageError("--delay needs a model; --sources learns from the whole mix.")
+        sources = with_delay(sources, given["delay"])
     names: Sequence[str] = sources.names if sources else source_names(given["sources"])
     _check_adaptation(names, given)
     recordings, failures = terminal.find_recordings(mixes)

@@ -119,9 +119,9 @@ class StemLearner(_Listener):
         Seconds after which sound counts half.
     dictionary : Dictionary, optional
         Go on learning this one, which has settings of its own.
-    n_components : int
     delay : float
         As of `ondes.learn`.
+    n_components : int
 
     Attributes
     ----------
@@ -137,8 +137,8 @@ class StemLearner(_Listener):
         *,
         half_life: float,
         dictionary: Any = None,
+        delay: float,
         n_components: int = 16,
-        delay: float = 0.03,
     ) -> None:
         super().__init__()
         self._names, self._facts = tuple(names), (sr, n_channels)

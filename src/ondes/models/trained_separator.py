@@ -85,8 +85,8 @@ class TrainedSeparator:
         """
         if not isinstance(self.weights, BandWeights):
             raise ValueError(
-                "This separator was trained with frames of its own; train it with delay "
-                "(ondes train --delay), or use one that comes with ondes."
+                "This separator was trained with frames of its own, and hears what comes after; "
+                "for live sound use one that comes with ondes, or dictionaries."
             )
         stft = Stft.with_delay(seconds, self.audio.sr)
         if stft.n_fft != self.audio.stft.n_fft:

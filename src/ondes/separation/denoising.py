@@ -22,7 +22,7 @@ from ondes.nmf.encoding import Compute
 from ondes.nmf.learner import DictionaryLearner
 from ondes.separation.separator import BLOCK_SIZE, Separator, StemBlocks
 from ondes.signal.audio_settings import AudioSettings, is_active, loudest_of
-from ondes.signal.locations import Location
+from ondes.signal.locations import LATEST_S, Location
 from ondes.signal.pcm import in_range
 from ondes.signal.recordings import RawFormat, open_span
 from ondes.signal.stft import Stft
@@ -293,7 +293,7 @@ def _is_span(noise: Any) -> bool:
 
 def _checked_span(noise: Any) -> Span:
     start, end = noise
-    if not 0 <= start < end < float("inf"):
+    if not 0 <= start < end < LATEST_S:
         raise ValueError(f"noise={noise!r} must be two times in seconds, the later one last.")
     return start, end
 
