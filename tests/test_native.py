@@ -401,6 +401,45 @@ def test_wrong_shapes_of_pairs_are_refused():
             native.sum_pairs(*map(np.ascontiguousarray, wrong))
 
 
+def recurrence_by_definition(gates, bias, along_bands):
+    n_frames, n_bands, _, n_states = gates.shape
+    out = np.empty((n_frames, n_bands, n_states))
+    axis, n_lines = (n_bands, n_frames) if along_bands else (n_frames, n_bands)
+    for state in range(n_states):
+        steps = range(axis) if state < n_states // 2 else reversed(range(axis))
+        state_of_line = np.zeros(n_lines)
+        for step in steps:
+            for line in range(n_lines):
+                at = (line, step) if along_bands else (step, line)
+                z, c, g = gates[*at, :, state] + bias[:, state]
+                keep = 1 / (1 + np.exp(-z))
+                state_of_line[line] = keep * state_of_line[line] + (1 - keep) * c
+                out[*at, state] = state_of_line[line] * max(g, 0)
+    return out
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("along_bands", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1, 2), (5, 3, 14), (4, 7, 64), (30, 2, 50)])
+def test_a_recurrence_is_what_its_definition_says(isa, along_bands, shape):
+    rng = np.random.default_rng(0)
+    *rows, n_states = shape
+    gates = rng.normal(0, 3, (*rows, 3, n_states)).astype(np.float32)
+    gates[0, 0, 0, :2] = 200, -200  # a gate that is quite open or quite shut
+    bias = rng.normal(0, 1, (3, n_states)).astype(np.float32)
+    expected = recurrence_by_definition(gates.astype(float), bias.astype(float), along_bands)
+    with instruction_set(isa):
+        found = native.recur(gates, bias, along_bands)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_wrong_shapes_of_a_recurrence_are_refused():
+    gates, bias = np.ones((2, 3, 3, 4), np.float32), np.ones((3, 4), np.float32)
+    for wrong in ((gates[..., :3], bias[:, :3]), (gates, bias[:, :2]), (gates[:, :, :2], bias)):
+        with pytest.raises(ValueError, match="must be"):
+            native.recur(*map(np.ascontiguousarray, wrong), True)
+
+
 def test_wrong_shapes_and_types_are_refused():
     case = make_case(4, 5, 3, np.float32)
     with pytest.raises(ValueError, match="start must be"):
