@@ -109,7 +109,7 @@ def test_the_pages_name_only_what_exists():
         for page in PAGES
         for name in re.findall(r"\bondes\.([A-Za-z_]\w*)", page.read_text())
     }
-    files = {"ondes", "service", "checkpoint", "json", "flac"}  # archive.ondes, ondes.service
+    files = {"ondes", "service", "checkpoint", "json", "flac", "monitor"}  # archive.ondes
     modules = {name.split(".")[1] for name in MODULES}
     assert used
     wrong = {(page, name) for page, name in used if name not in {*PUBLIC, *files, *modules}}

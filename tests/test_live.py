@@ -312,14 +312,23 @@ def test_the_pipe_of_the_page_goes_from_the_microphone_to_the_loudspeaker(tmp_pa
     assert likeness > 0.05
 
 
-def test_a_device_that_disappears_ends_it_and_the_recording_is_whole(tmp_path, server):
-    module = server.control("load-module", "module-null-sink", "sink_name=leaving").strip()
-    folder = tmp_path / "recorded"
-    how = ["--input", "leaving.monitor", "--output", "leaving", "--record", folder]
-    with live(server, *how) as process:
-        time.sleep(1.5)
-        server.control("unload-module", module)
-        _, complaints = process.communicate(timeout=PATIENCE_S)
+def test_a_device_that_disappears_ends_it_and_the_recording_is_whole(tmp_path):
+    """Where the sound server has another device, it moves the streams there: here it has none."""
+    if absent := missing():
+        pytest.skip(f"{', '.join(absent)} not installed here")
+    server, folder = SoundServer(tmp_path), tmp_path / "recorded"
+    with contextlib.closing(server):
+        module = server.control("load-module", "module-null-sink", "sink_name=leaving").strip()
+        how = ["--input", "leaving.monitor", "--output", "leaving", "--record", folder]
+        with live(server, *how) as process:
+            until = time.monotonic() + PATIENCE_S
+            while not any(file.stat().st_size > 44100 * 4 for file in folder.iterdir()):
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            for each in ("module-remap-source", "module-remap-sink", "module-null-sink"):
+                server.control("unload-module", each)
+            server.control("unload-module", module)
+            _, complaints = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "has gone, or has stopped" in complaints.decode().splitlines()[-1]
     assert soundfile.info(folder / "input.wav").duration > 0.5
