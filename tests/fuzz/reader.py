@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import multiprocessing
 import os
 import resource
 import signal
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Iterable
@@ -26,6 +28,7 @@ MEMORY_FACTOR, MEMORY_BESIDE = 10, 32 * 2**20
 LARGE = 2**16  # bytes: such a file raises the peak of the process, which would hide later ones
 ADDRESS_SPACE = 8 * 2**30  # so that no machine runs out of memory
 MAX_SENTENCE = 1000
+M_ARENA_MAX = -8  # of mallopt(3)
 OUT_OF_MEMORY = ("malloc", "allocat", "memoryerror", "out of memory")
 
 File = tuple[str, bytes]  # the name of a target, and what is in the file
@@ -107,6 +110,9 @@ def _serve(
     for number in (1, 2):  # decoders print
         os.dup2(nowhere, number)
     warnings.simplefilter("error")
+    # Threads reserve memory that they do not use: stacks, and each an arena of its own.
+    threading.stack_size(2**18)
+    ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable(trace)

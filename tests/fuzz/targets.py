@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import answers
 import archives
 import learners
 import numpy as np
@@ -258,5 +259,6 @@ TARGETS = {
     "piped": Target(sounds.wav_seeds, sounds.mutated, read_piped, FileError),
     "manifest": Target(texts.seeds, texts.mutated, read_manifest, FileError),
     "work": Target(work_seeds, archives.mutated, read_work_file, FileError),
+    "answers": Target(answers.seeds, answers.mutated, answers.read, FileError),
     "settings": Target(learners.seeds, learners.mutated, learners.read, FileError),
 }

@@ -60,7 +60,7 @@ SAID = {
 PROTOCOLS = {*PACKAGES, "zip", "tar", "ftp", "smb", "hdfs", "memory"}
 
 RANGE = re.compile(r"bytes=(\d+)-(\d+)")
-CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/")
+CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 Result = TypeVar("Result")
 
@@ -310,7 +310,17 @@ async def _client(**options: Any) -> Any:
     )
 
 
-class _WrongAnswerError(OSError):
+_lengths: OrderedDict[str, str] = OrderedDict()  # in bytes, of what was found at an address
+
+
+def _remember(url: str, length: str) -> None:
+    if length != "*":
+        _lengths[url] = length
+    while len(_lengths) > MAX_KNOWN:
+        _lengths.popitem(last=False)
+
+
+class _WrongAnswerError(Exception):  # no OSError: aiohttp would make one of its own of it
     """A web server's answer that is not one to the question; its text is ours."""
 
 
@@ -348,13 +358,19 @@ def _checked_response() -> Any:
         def _check(self) -> None:
             if self.headers.get("Content-Encoding", "identity") not in ("identity", ""):
                 raise _WrongAnswerError("its server sends compressed data, which was not asked for")
-            if (asked := self._asked()) is None or self.status not in (200, 206):
+            if self.status not in (200, 206):
                 return
-            given = CONTENT_RANGE.match(self.headers.get("Content-Range", ""))
-            if self.status == 200 and asked[0] == 0:
+            url, length = str(self.url), self.headers.get("Content-Length", "*")
+            if (asked := self._asked()) is None:
+                _remember(url, length)
                 return
-            if given is None or int(given[1]) != asked[0] or int(given[2]) >= asked[1]:
-                raise _WrongAnswerError("its server sends another range than was asked for")
+            if self.status == 206 or asked[0] > 0:
+                given = CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
+                if given is None or int(given[1]) != asked[0] or int(given[2]) >= asked[1]:
+                    raise _WrongAnswerError("its server sends another range than was asked for")
+                length = given[3]
+            if length not in ("*", _lengths.get(url, length)):
+                raise _WrongAnswerError("its server names another length than before")
 
     return CheckedResponse
 
