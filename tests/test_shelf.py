@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import soundfile
+from hostile_server import hostile_server
+from loopback import serving
 
 import ondes
 from ondes.models.band_network import AROUND, PART, BandMasks, BandWeights
@@ -265,3 +267,79 @@ def test_a_file_goes_before_the_shelf(tmp_path, monkeypatch):
     ondes.learn(np.ones(8000, np.float32), 1, sr=8000).save("talk")
     assert isinstance(ondes.load("talk"), ondes.Dictionary)
     assert list(ondes.separate(np.ones(100), sr=8000)) == ["speech", "music", "effects"]
+
+
+# ---- models at URLs ----
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    pytest.importorskip("aiohttp", reason="needs the extra `remote`")
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    (tmp_path / "www").mkdir()
+    with serving(tmp_path / "www") as server:
+        yield server.url, tmp_path / "www"
+
+
+def test_a_model_at_a_url_is_that_of_the_file(folder, served):
+    url, www = served
+    for name, n in (("speech", 2), ("music", 3)):
+        noise = np.random.default_rng(n).standard_normal(8000).astype(np.float32)
+        ondes.learn(noise, n, sr=8000).save(www / f"{name}.ondes")
+    assert np.array_equal(
+        ondes.load(f"{url}/music.ondes").components, ondes.load(www / "music.ondes").components
+    )
+    both = ["-d", f"{url}/speech.ondes?download=true", "-d", f"tune={url}/music.ondes?a=b"]
+    run(folder, "separate", "mix.wav", *both, "-o", "stems")
+    assert sorted(file.name for file in (folder / "stems/mix").iterdir()) == [
+        "speech.wav",
+        "tune.wav",
+    ]
+
+
+def test_a_model_at_a_url_that_is_gone_damaged_or_none_is_one_sentence(folder, served):
+    url, www = served
+    kept = (FOLDER / "talk.ondes").read_bytes()
+    (www / "damaged.ondes").write_bytes(kept[:-5000] + bytes(5000))
+    (www / "cut.ondes").write_bytes(kept[: len(kept) // 2])
+    (www / "flipped.ondes").write_bytes(kept[:99999] + b"!" + kept[100000:])
+    (www / "page.ondes").write_text("<html>not found</html>")
+    (www / "empty.ondes").write_bytes(b"")
+    before = sorted(folder.iterdir())
+    for name, reason in {
+        "gone": "was not found on its server",
+        "damaged": "is damaged or truncated",
+        "cut": "is damaged or truncated",
+        "flipped": "is damaged or truncated",
+        "page": "is not an ondes model",
+        "empty": "is not an ondes model",
+    }.items():
+        for command in ("separate", "denoise"):
+            model = f"{url.replace('://', '://me:secret@')}/{name}.ondes"
+            done = run(folder, command, "mix.wav", "-d", model, status=1)
+            (line,) = done.stderr.splitlines()
+            assert f"{name}.ondes: {reason}" in line
+            assert "secret" not in line
+    assert sorted(folder.iterdir()) == before
+
+
+def test_no_answer_of_a_server_makes_a_model_or_fills_the_memory(monkeypatch):
+    pytest.importorskip("aiohttp", reason="needs the extra `remote`")
+    monkeypatch.setenv("no_proxy", "*")
+    kept = (FOLDER / "denoise.ondes").read_bytes()
+    for how in ("403", "longer", "shorter", "gzip", "another range", "nothing"):
+        with hostile_server(kept, how) as server, pytest.raises(ondes.FileError) as caught:
+            ondes.load(f"{server.url}/denoise.ondes")
+        assert "\n" not in str(caught.value)
+
+
+def test_silence_gives_silent_stems_and_a_silent_voice(folder):
+    soundfile.write(folder / "silent.wav", np.zeros((SR, 2)), SR, subtype="FLOAT")
+    run(folder, "separate", "silent.wav", "-o", "stems")
+    run(folder, "denoise", "silent.wav", "-o", "clean.wav")
+    for file in (*(folder / "stems/silent").iterdir(), folder / "clean.wav"):
+        samples, _ = soundfile.read(file)
+        assert samples.shape == (SR, 2)
+        assert not samples.any()

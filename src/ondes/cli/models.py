@@ -54,7 +54,7 @@ def as_model(models: Mapping[str, Dictionary | TrainedSeparator]) -> Model:
 
 
 def load_model(path: str) -> Dictionary | TrainedSeparator:
-    """The model of `-d`: a file, or the name of one that comes with ondes."""
+    """The model of `-d`: a file, a URL, or the name of one that comes with ondes."""
     from ondes.models.dictionary import Dictionary
     from ondes.models.loading import load
 
@@ -93,8 +93,11 @@ def with_delay(model: Model, seconds: float) -> Model:
 
 
 def _name_and_path(given: str) -> tuple[str, str]:
+    from ondes.signal.locations import as_location
+
     name, equals, path = given.partition("=")
-    return (name, path) if equals and not Path(given).exists() else (Path(given).stem, given)
+    is_named = equals and "://" not in name and not Path(given).exists()
+    return (name, path) if is_named else (as_location(given).stem, given)
 
 
 def named_files(given: Sequence[str]) -> dict[str, list[str]]:

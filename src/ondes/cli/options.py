@@ -106,6 +106,19 @@ def count(*names: str, help: str, least: int = 1, default: int | None = None) ->
     )
 
 
+def as_components(_: click.Context, __: click.Parameter, given: str | None) -> int | str | None:
+    """A whole number from 1, or "auto"."""
+    if given is None or given == "auto":
+        return given
+    try:
+        number = int(given)
+    except ValueError:
+        raise click.BadParameter(f"{given!r} is not a whole number, or auto.") from None
+    if number < 1:
+        raise click.BadParameter(f"{number} is not in the range x>=1.")
+    return number
+
+
 def no_minus(_: click.Context, __: click.Parameter, given: str) -> str:
     """The callback of an output that standard output cannot be."""
     if given == "-":
@@ -139,7 +152,7 @@ def dictionaries(
         metavar="MODEL",
         type=click.Path(),
         help="A model from `ondes learn` for each source, or one from `ondes train`, or a "
-        "name from `ondes models`."
+        "name from `ondes models`; a file or a URL."
         if multiple
         else text,
     )

@@ -29,6 +29,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ondes.errors import FileError
+from ondes.signal.locations import Location, RemotePath, as_location
 
 __all__ = ["pack", "read_archive", "sentence_part", "unpack"]
 
@@ -43,7 +44,7 @@ MAX_VERSION = 10**6
 # out of proportion.
 FREE_VALUES, BYTES_PER_VALUE = 2**17, 12
 MAX_MEMBERS = 1000
-MAX_BYTES = 2**32
+MAX_BYTES, MAX_REMOTE_BYTES = 2**32, 2**28
 
 _HEAD, _NAME_AT = b"PK\x03\x04", 30  # a zip's first member's name lies 30 bytes in
 _ENTRY = b"PK\x01\x02"  # opens a member's entry in the archive's directory
@@ -56,23 +57,44 @@ DAMAGED = "is damaged or truncated; copy it again, or restore a backup"
 # ---- files ----
 
 
-def read_archive(path: str | Path) -> bytes:
+def read_archive(path: str | Location) -> bytes:
     """The bytes of an archive; of a file that is none, no more than its two ends are read."""
+    path = as_location(path)
     try:
-        with Path(path).open("rb") as file:
-            head = file.read(_NAME_AT + len(JSON_MEMBER))
-            if not (head.startswith(_HEAD) and head.endswith(JSON_MEMBER.encode())):
-                raise FileError(path, "is not an ondes model")
-            size = file.seek(0, os.SEEK_END)
-            if size > MAX_BYTES:
-                raise FileError(path, f"has {size:,} bytes, more than any model has")
-            file.seek(-min(size, _N_TAIL), os.SEEK_END)
-            if not file.read().startswith(_DIGEST):
-                raise FileError(path, DAMAGED)
-            file.seek(0)
-            return file.read()
+        with _opened(path) as file:
+            data = _read(path, file)
+            failure = getattr(file, "failure", None)
     except OSError as error:
         raise FileError(path, f"cannot be read ({error.strerror or error})") from error
+    if failure is not None:
+        raise failure
+    if isinstance(data, str):
+        raise FileError(path, data)
+    return data
+
+
+def _opened(path: Location) -> Any:
+    if isinstance(path, RemotePath):
+        from ondes.signal.remote import RemoteFile
+
+        return RemoteFile(path)
+    return Path(str(path)).open("rb")
+
+
+def _read(path: Location, file: Any) -> bytes | str:
+    """All of it, or what is wrong with it."""
+    head = file.read(_NAME_AT + len(JSON_MEMBER))
+    if not (head.startswith(_HEAD) and head.endswith(JSON_MEMBER.encode())):
+        return "is not an ondes model"
+    size = file.seek(0, os.SEEK_END)
+    if size > (MAX_REMOTE_BYTES if isinstance(path, RemotePath) else MAX_BYTES):
+        return f"has {size:,} bytes, more than any model has"
+    file.seek(-min(size, _N_TAIL), os.SEEK_END)
+    if not file.read().startswith(_DIGEST):
+        return DAMAGED
+    file.seek(0)
+    data: bytes = file.read()
+    return data
 
 
 # ---- bytes ----
@@ -110,7 +132,7 @@ def pack(document: dict[str, Any], classes: Iterable[type]) -> bytes:
     return hashed + hashlib.sha256(hashed).hexdigest().encode()
 
 
-def unpack(data: bytes, path: str | Path, classes: Iterable[type]) -> dict[str, Any]:
+def unpack(data: bytes, path: str | Location, classes: Iterable[type]) -> dict[str, Any]:
     """Undo `pack`, with memory in proportion to the bytes present, whatever they claim.
 
     Raises

@@ -9,6 +9,7 @@ from ondes.errors import FileError
 from ondes.models.dictionary import Dictionary
 from ondes.models.model_file import model_of, read_document, separator_of
 from ondes.models.trained_separator import TrainedSeparator
+from ondes.signal.locations import Location, as_location
 
 __all__ = ["SHELF", "from_shelf", "load", "on_shelf"]
 
@@ -21,7 +22,7 @@ SHELF = {
 FOLDER = Path(__file__).parent / "shelf"
 
 
-def load(path: str | Path) -> Dictionary | TrainedSeparator:
+def load(path: str | Location) -> Dictionary | TrainedSeparator:
     """Read a dictionary or a trained separator from a file, or a separator from the shelf.
 
     A dictionary continues learning exactly where it stopped.
@@ -29,8 +30,9 @@ def load(path: str | Path) -> Dictionary | TrainedSeparator:
     Parameters
     ----------
     path : str or Path
-        A file, or ``"talk"`` or ``"denoise"`` where no file has this name: separators that come
-        with ondes, of speech, music and effects, and of speech and noise.
+        A file, a URL (``https://…``, ``hf://…``), or ``"talk"`` or ``"denoise"`` where no
+        file has this name: separators that come with ondes, of speech, music and effects, and of
+        speech and noise.
 
     Returns
     -------
@@ -56,14 +58,16 @@ def load(path: str | Path) -> Dictionary | TrainedSeparator:
     """
     if on_shelf(path):
         return from_shelf(str(path))
-    if Path(path).name == str(path) and not Path(path).suffix and not Path(path).exists():
+    path = as_location(path) if isinstance(path, str) else path
+    is_word = isinstance(path, Path) and path.name == str(path) and not path.suffix
+    if is_word and not Path(str(path)).exists():
         raise FileError(
             path, f"is neither a file nor a model that comes with ondes: {', '.join(SHELF)}"
         )
     return _read(path)
 
 
-def on_shelf(path: str | Path) -> bool:
+def on_shelf(path: str | Location) -> bool:
     """Whether this is the name of a separator that comes with ondes, and not of a file.
 
     Examples
@@ -71,7 +75,7 @@ def on_shelf(path: str | Path) -> bool:
     >>> on_shelf("talk"), on_shelf("talk.ondes")
     (True, False)
     """
-    return str(path) in SHELF and not Path(path).exists()
+    return str(path) in SHELF and not Path(str(path)).exists()
 
 
 @cache
@@ -82,7 +86,7 @@ def from_shelf(name: str) -> TrainedSeparator:
     return separator
 
 
-def _read(path: str | Path) -> Dictionary | TrainedSeparator:
+def _read(path: str | Location) -> Dictionary | TrainedSeparator:
     document = read_document(path)
     if "separator" in document:
         return TrainedSeparator(*separator_of(path, document))

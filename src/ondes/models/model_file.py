@@ -19,6 +19,7 @@ from ondes.nmf.problem import AbsoluteFloor, Solver
 from ondes.nmf.statistics import Statistics
 from ondes.nmf.unfolded import UnfoldedWeights
 from ondes.signal.audio_settings import AudioSettings
+from ondes.signal.locations import Location
 from ondes.signal.stft import Stft
 
 __all__ = ["SavedSeparator", "document_of", "model_of", "save_model"]
@@ -88,12 +89,12 @@ def packed(path: str | Path, document: dict[str, Any]) -> bytes:
         raise FileError(path, f"cannot be written: {sentence_part(error)}") from error
 
 
-def read_document(path: str | Path) -> dict[str, Any]:
+def read_document(path: str | Location) -> dict[str, Any]:
     """Undo `packed` for a file."""
     return unpack(read_archive(path), path, CLASSES)
 
 
-def model_of(path: str | Path, document: dict[str, Any]) -> Model:
+def model_of(path: str | Location, document: dict[str, Any]) -> Model:
     """The model in a document; FileError where there is no valid one."""
     try:
         # Files of before `weighting` came have frames that count alike.
@@ -135,7 +136,7 @@ def separator_document(separator: SavedSeparator) -> dict[str, Any]:
     return written_by | {"separator": separator._asdict() | {"names": list(separator.names)}}
 
 
-def separator_of(path: str | Path, document: dict[str, Any]) -> SavedSeparator:
+def separator_of(path: str | Location, document: dict[str, Any]) -> SavedSeparator:
     """The trained separator in a document; FileError where there is no valid one."""
     try:
         parts = of_type(document["separator"], dict)
