@@ -59,6 +59,7 @@ SAID = {
 # Not those that run code, name further files in their content, or write copies to a disk.
 PROTOCOLS = {*PACKAGES, "zip", "tar", "ftp", "smb", "hdfs", "memory"}
 
+REDIRECTS = (301, 302, 303, 307, 308)
 RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
@@ -358,12 +359,15 @@ def _checked_response() -> Any:
         def _check(self) -> None:
             if self.headers.get("Content-Encoding", "identity") not in ("identity", ""):
                 raise _WrongAnswerError("its server sends compressed data, which was not asked for")
-            if self.status not in (200, 206):
+            is_moved = self.status in REDIRECTS and "Location" in self.headers
+            if is_moved or self.status >= 400:
                 return
             url, length = str(self.url), self.headers.get("Content-Length", "*")
             if (asked := self._asked()) is None:
                 _remember(url, length)
                 return
+            if self.status not in (200, 206):
+                raise _WrongAnswerError(f"its server answers with status {self.status}")
             if self.status == 206 or asked[0] > 0:
                 given = CONTENT_RANGE.fullmatch(self.headers.get("Content-Range", ""))
                 if given is None or int(given[1]) != asked[0] or int(given[2]) >= asked[1]:
