@@ -335,11 +335,11 @@ def test_no_answer_of_a_server_makes_a_model_or_fills_the_memory(monkeypatch):
         assert "\n" not in str(caught.value)
 
 
-def test_silence_gives_silent_stems_and_a_silent_voice(folder):
+def test_silence_is_named_and_nothing_is_written(folder):
     soundfile.write(folder / "silent.wav", np.zeros((SR, 2)), SR, subtype="FLOAT")
-    run(folder, "separate", "silent.wav", "-o", "stems")
-    run(folder, "denoise", "silent.wav", "-o", "clean.wav")
-    for file in (*(folder / "stems/silent").iterdir(), folder / "clean.wav"):
-        samples, _ = soundfile.read(file)
-        assert samples.shape == (SR, 2)
-        assert not samples.any()
+    for command, output in (("separate", "stems"), ("denoise", "clean.wav")):
+        done = run(folder, command, "silent.wav", "-o", output, status=1)
+        assert "silent.wav: is silent" in done.stderr.splitlines()[-1]
+    assert sorted(file.name for file in folder.iterdir()) == ["mix.wav", "silent.wav"]
+    run(folder, "separate", "silent.wav", "mix.wav", "-o", "stems", status=3)
+    assert [file.name for file in (folder / "stems").iterdir()] == ["mix"]

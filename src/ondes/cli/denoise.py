@@ -14,7 +14,7 @@ import click
 from ondes.cli import options, terminal
 from ondes.cli.destinations import failure_of, make_folder
 from ondes.cli.models import load_dictionary, load_model, with_delay
-from ondes.errors import printable
+from ondes.errors import FileError, printable
 
 if TYPE_CHECKING:
     from ondes.signal.locations import Location
@@ -203,7 +203,7 @@ def _denoise_one(
     from ondes.signal.survey import is_stream
 
     is_streamed = is_stream(file)
-    n_samples, is_interrupted = 0, False
+    n_samples, is_interrupted, is_silent = 0, False, True
     with (
         terminal.bar(recording.name) as bar,
         terminal.warnings_shown_by(bar),
@@ -230,7 +230,10 @@ def _denoise_one(
                 for block in prefetch(blocks, BLOCKS_AHEAD, should_stop=writer.is_abandoned):
                     writer.write(block)
                     n_samples += len(block)
+                    is_silent = is_silent and not block.any()
                     bar.show(n_samples / blocks.sr, None, "reducing noise")
+                if n_samples and is_silent and not is_streamed:
+                    raise FileError(recording, "is silent: there is no speech in it")
                 writer.check()
             except KeyboardInterrupt:
                 if not n_samples or not (is_streamed or is_stream(recording)):

@@ -16,7 +16,7 @@ import click
 from ondes.cli import options, terminal
 from ondes.cli.destinations import failure_of, make_folder
 from ondes.cli.models import as_model, check_discovery, discover, load_models, with_delay
-from ondes.errors import printable
+from ondes.errors import FileError, printable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -306,7 +306,7 @@ def _separate_one(
             and separated.sr <= HIGHEST_RATE
         )
         beginning: list[Any] = []
-        n_samples = 0
+        n_samples, is_silent = 0, True
 
         def has_no_reader() -> bool:
             return any(writer.is_abandoned() for writer in writers.values())
@@ -335,7 +335,10 @@ def _separate_one(
                 if may_be_a_room and n_samples < BEGINNING * separated.sr:
                     beginning.append(sum(samples[:, :2] for samples in blocks.values()))
                 n_samples += len(first)
+                is_silent = is_silent and not any(np.any(each) for each in blocks.values())
                 bar.show(n_samples / separated.sr, total, "separating")
+            if n_samples and is_silent and not is_streamed:
+                raise FileError(path, "is silent: there is nothing to separate")
             for writer in writers.values():
                 writer.check()
         except KeyboardInterrupt:
