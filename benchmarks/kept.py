@@ -39,6 +39,7 @@ ON_DEVICES = (
     *("src/ondes/nmf/device_trainer.py", "src/ondes/learning/gpu.py"),
     *("src/ondes/models/device_masks.py", "src/ondes/separation/device.py"),
 )  # fmt: skip
+NO_RESULT_DEPENDS_ON = ("src/ondes/nmf/choosing.py",)
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ class Kept:
     @property
     def digest(self) -> str:
         """A digest of the present sources."""
-        return digest(self.sources, () if self.on_devices else ON_DEVICES)
+        others = () if self.on_devices else ON_DEVICES
+        return digest(self.sources, (*others, *NO_RESULT_DEPENDS_ON))
 
     def older_parts(self) -> list[str]:
         """The parts that measured other code than the present."""
@@ -145,6 +147,9 @@ KEPT: dict[str, Kept] = {
         "separation_methods", "separation_scenes", "separation_noise",
     ),
     "unseen": _benchmark("unseen", SEPARATING, "python benchmarks/unseen.py --audio AUDIO"),
+    "denoising": _benchmark(
+        "denoising", SEPARATING, "python benchmarks/denoising.py --audio AUDIO", "unseen"
+    ),
     "live": _benchmark(
         "live", (*SEPARATING, "src/ondes/live", "src/ondes/cli/live.py"),
         "python benchmarks/live.py --audio AUDIO, and --devices", "unseen",

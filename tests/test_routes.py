@@ -53,7 +53,7 @@ BASE: dict[str, Any] = {
     "backend": "reference",
 }
 VALUES: dict[str, list[dict[str, Any]]] = {
-    "n_components": [{"n_components": 2}],
+    "n_components": [{"n_components": 2}, {"n_components": "auto"}],
     "beta_loss": [{"beta_loss": "kullback-leibler"}, {"beta_loss": 1.5}],
     "weighting": [{"weighting": "equal", "beta_loss": 1}, {"weighting": "level", "beta_loss": 1}],
     "feature_weight": [{"feature_weight": np.linspace(0, 2, 9)}],
@@ -177,6 +177,10 @@ def learn_by_hand(
     settings: dict[str, Any], is_cluster: bool = False, n_in_set: int | None = 70
 ) -> OnlineNMF:
     """The frames of the recording in the order of its schedule, one batch after the other."""
+    if settings["n_components"] == "auto":  # is what its number is
+        given = {name: value for name, value in settings.items() if name != "callback"}
+        chosen = (learn_on_cluster if is_cluster else learn_samples)(given, None).components_
+        settings = settings | {"n_components": len(chosen)}
     n_init, first = settings.get("n_init", 1), settings["random_state"]
     if n_init > 1:
         seeds = [settings | {"n_init": 1, "random_state": first + n} for n in range(n_init)]
@@ -219,8 +223,9 @@ NO_DEVICE = {
     "precision": "precision='tf32' need",
 }
 SIZE_UNKNOWN = {("forgetting", 3): "PerPass.*not known.*HalfLife"}
+NOT_CHOSEN = {("n_components", 1): "n_components='auto' is chosen by `fit` of an array"}
 ONE_PASS = {"n_passes": 1, "shuffle": False}
-NO_PASSES = NO_DEVICE | {
+NO_PASSES = NO_DEVICE | NOT_CHOSEN | {
     "restarts": "restarts='warm' is of `fit`",
     "tol": "tol=0.1 ends `fit`",
     "n_init": "n_init=3 is of `fit`",
@@ -233,6 +238,7 @@ ROUTES = {
     "fit of an iterable": Route(
         lambda settings, X: fit(settings, {0: X}.values()),
         NO_DEVICE
+        | NOT_CHOSEN
         | {
             "restarts": "restarts='warm' needs an array or a list of arrays",
             ("batch_size", 1): "batch_size=None needs an array or a list of arrays",
@@ -278,7 +284,8 @@ ROUTES = {
         learn_stream,
         NO_DEVICE
         | LEARN_REFUSES
-        | {("n_passes", 0): "n_passes must be 1", "n_init": "n_init=3 must be 1"},
+        | {("n_passes", 0): "n_passes must be 1", "n_init": "n_init=3 must be 1"}
+        | {("n_components", 1): "stream can be read only once, and n_components='auto'"},
         warned=SIZE_UNKNOWN,
         as_if=LEARN_DEFAULTS,
         oracle=lambda settings, _: learn_by_hand(settings | {"n_passes": 1}, n_in_set=None),

@@ -32,6 +32,7 @@ _MODULES = {
     "Statistics": "nmf.statistics",
     "Stft": "signal.stft",
     "TrainedSeparator": "models.trained_separator",
+    "choose_components": "nmf.choosing",
     "levels": "tables.level_blocks",
     "denoise": "separation.denoising",
     "denoise_file": "separation.denoising",

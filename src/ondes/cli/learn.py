@@ -35,7 +35,13 @@ FIXED_BY_MODEL = (
     show_default=True,
     help="The defaults: those listed below, or those of Lefèvre, Bach and Févotte (2011).",
 )
-@options.count("-k", "--components", help="Number of spectra in the dictionary.  [default: 128]")
+@click.option(
+    "-k",
+    "--components",
+    metavar="N",
+    callback=options.as_components,
+    help="Number of spectra in the dictionary, or auto: chosen from some frames.  [default: 128]",
+)
 @options.count("--passes", default=1, help="Number of passes over all recordings.")
 @options.count("--sr", help="Sampling rate to resample to, in Hz.  [default: 16000]")
 @options.count("--n-fft", help="Samples per frame.  [default: 240 ms, 3840 at 16000 Hz]")
@@ -130,6 +136,16 @@ def learn(ctx: click.Context, /, **given: Any) -> int:
         return _learn_and_save(given, output, checkpoint)
 
 
+def _chosen(given: dict[str, Any], recordings: Sequence[Any]) -> int:
+    from ondes.learning.learn import components_for
+    from ondes.learning.run import RunOptions
+
+    options = RunOptions(random_state=given["seed"], raw=given["raw"])
+    choice = components_for(list(recordings), options, _settings(given))
+    terminal.complain(str(choice))
+    return choice.n_components
+
+
 def _checkpoint(given: dict[str, Any]) -> Path | None:
     from ondes.atomic_file import companion
 
@@ -163,6 +179,8 @@ def _check_usage(ctx: click.Context) -> None:
         )
     if given["passes"] > 1 and (stream := _stream(given)) is not None:
         raise click.UsageError(f"{stream} can be read only once; leave out --passes.")
+    if given["components"] == "auto" and (stream := _stream(given)) is not None:
+        raise click.UsageError(f"{stream} can be read only once; give -k a number.")
     if given["shards"] is not None and given["cluster"] is None:
         raise click.UsageError("--shards needs --cluster; give both, or leave it out.")
     if given["continued"] is not None:
@@ -183,12 +201,16 @@ def _learn_and_save(given: dict[str, Any], output: Path, checkpoint: Path | None
     from ondes.learning.run import Run, RunOptions
     from ondes.signal.locations import with_span
 
-    initial = _untrained(given)
+    is_auto = given["components"] == "auto"
+    initial = _untrained(given | {"components": 1} if is_auto else given)
     recordings, failures = terminal.find_recordings(given["files"])
     if not recordings:
         terminal.complain("no recordings are left to learn from.")
         return terminal.FAILED
     recordings = with_span(recordings, given["start"], given["end"])
+    if is_auto:
+        given["components"] = _chosen(given, recordings)
+        initial = _untrained(given)
     n_absent, start = len(failures), time.perf_counter()
     with terminal.bar("learning") as bar, terminal.warnings_shown_by(bar):
 
@@ -251,14 +273,20 @@ def _run_options(given: dict[str, Any]) -> dict[str, Any]:
 def _untrained(given: dict[str, Any]) -> Dictionary:
     from ondes.learning.learn import continued, untrained
 
-    compute = options.compute_settings(given)
     if given["continued"] is not None:
-        return continued(load_dictionary(given["continued"]), **compute)
+        before = load_dictionary(given["continued"])
+        return continued(before, **options.compute_settings(given))
+    return untrained(**_settings(given))
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    """The settings of `ondes.learn` that options decide."""
     same = ("preset", "sr", "n_fft", "hop_length", "delay", "fmax", "spectrum", "beta_loss")
-    chosen = {name: given[name] for name in (*same, "sparsity", "batch_size")} | compute
+    chosen = {name: given[name] for name in (*same, "sparsity", "batch_size")}
+    chosen |= options.compute_settings(given)
     chosen |= {"n_components": given["components"], "n_passes": given["passes"]}
     chosen = {name: value for name, value in chosen.items() if value is not None}
-    return untrained(random_state=given["seed"], top_db=given["top_db"], **chosen)
+    return chosen | {"random_state": given["seed"], "top_db": given["top_db"]}
 
 
 def _print_result(dictionary: Dictionary, elapsed: float, failures: Sequence[FileError]) -> None:

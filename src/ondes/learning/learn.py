@@ -14,6 +14,9 @@ from ondes.errors import FileError
 from ondes.learning.corpus import RecordingInputs, found
 from ondes.learning.run import LearningProgress, Run, RunOptions
 from ondes.models.dictionary import Dictionary
+from ondes.nmf.backends.tensors import active_rows
+from ondes.nmf.choosing import MOST_FRAMES, ComponentChoice, check_free, choice_for
+from ondes.nmf.divergence import Array
 from ondes.nmf.forgetting import GrowingMemory, PerPass
 from ondes.nmf.learner import DictionaryLearner
 from ondes.nmf.problem import Solver
@@ -25,7 +28,7 @@ from ondes.signal.survey import is_stream
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["PRESETS", "LearningProgress", "continued", "learn", "untrained"]
+__all__ = ["PRESETS", "LearningProgress", "components_for", "continued", "learn", "untrained"]
 
 Settings = dict[str, Any]
 
@@ -71,7 +74,7 @@ COMPUTE = ("backend", "callback", "device", "n_jobs", "precision")
 
 def learn(
     recordings: RecordingInputs,
-    n_components: int | None = None,
+    n_components: int | str | None = None,
     *,
     dictionary: Dictionary | None = None,
     preset: str | None = None,
@@ -109,8 +112,9 @@ def learn(
     recordings : str, Path, binary stream, array, or iterable of str, Path or arrays
         Files, folders and globs, in any order; ``-`` for standard input; or samples in memory at
         `sr`, of shape (n,) or (n, n_channels), float32 or int16.
-    n_components : int, optional
-        Spectra in the dictionary; 128 by default.
+    n_components : int or "auto", optional
+        Spectra in the dictionary; 128 by default. "auto": their number is chosen beforehand from
+        some frames of the recordings, as `ondes.choose_components` does; not of a stream.
     dictionary : Dictionary, optional
         Continue learning from this one, which stays as it is. It determines all that frames and
         their model are: give none of `n_components`, `preset` to `sparsity`, `top_db` and
@@ -253,9 +257,57 @@ def learn(
     if dictionary is not None:
         return Run(continued(dictionary, **given), recordings, options).learn()
     given |= {"n_passes": n_passes}
+    if n_components == "auto":
+        recordings = found(recordings)
+        choice = components_for(recordings, options, given | {"random_state": random_state})
+        given["n_components"] = choice.n_components
     if n_init == 1:
         return Run(untrained(**given, random_state=random_state), recordings, options).learn()
     return _best_of(n_init, given, recordings, options)
+
+
+def components_for(
+    recordings: RecordingInputs, options: RunOptions, given: Settings
+) -> ComponentChoice:
+    """The number of components for recordings, chosen from some of their frames.
+
+    Parameters
+    ----------
+    recordings
+        As for `learn`, but what can be read only once.
+    options : RunOptions
+        Of the run that will learn from them, and report what cannot be read.
+    given : dict
+        Settings of `learn` but for n_components.
+
+    Examples
+    --------
+    >>> noise = np.random.default_rng(0).standard_normal(16000).astype(np.float32)
+    >>> components_for(noise, RunOptions(), {"sr": 8000, "n_fft": 256}).n_frames
+    247
+    """
+    items = found(recordings)
+    if any(not isinstance(each, np.ndarray) and is_stream(each) for each in items):
+        raise ValueError(
+            "A stream can be read only once, and n_components='auto' reads it twice: give a number."
+        )
+    learner = untrained(**given | {"n_components": 1}).learner
+    parameters = learner.get_params() | {"n_passes": None}  # those over some frames: as of `fit`
+    check_free(parameters)
+    on_host = {"backend": "auto", "device": None, "precision": None}
+    sampling = RunOptions(
+        random_state=options.random_state, raw=options.raw, on_error=lambda *_: None
+    )
+    run = Run(untrained(**given | on_host | {"n_components": 1}), items, sampling)
+    some: list[Array] = []
+    with run.open_batches() as batches:
+        for batch in batches.each:
+            some.append(batch[active_rows(batch)])
+            if sum(map(len, some)) >= MOST_FRAMES:
+                break
+    if not sum(map(len, some)):
+        raise ValueError("No frame could be read that is not silent: give other recordings.")
+    return choice_for(parameters, np.concatenate(some)[:MOST_FRAMES])
 
 
 def _best_of(

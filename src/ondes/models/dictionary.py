@@ -93,7 +93,10 @@ class Dictionary:
     @property
     def n_components(self) -> int:
         """The number of spectra."""
-        return int(self.learner.n_components)
+        learner = self.learner
+        if hasattr(learner, "components_"):  # of which "auto" chose the number
+            return len(learner.components_)
+        return int(learner.n_components)
 
     @property
     def groups(self) -> Any:

@@ -57,8 +57,9 @@ class OnlineNMF(
 
     Parameters
     ----------
-    n_components : int, default=32
-        Rows of the dictionary, the fixed ones included.
+    n_components : int or "auto", default=32
+        Rows of the dictionary, the fixed ones included. "auto": `fit` of an array chooses them from
+        a part of it, as `ondes.choose_components` does, in many times the time of `fit`.
     beta_loss : {"itakura-saito", "kullback-leibler", "frobenius"} or float, default="itakura-saito"
         The divergence, or its index β from 0 to 2.
     weighting : {"level", "equal"}, default="level"
@@ -161,6 +162,8 @@ class OnlineNMF(
         scikit-learn's ``NMF`` calls so.
     n_features_in_ : int
         Number of bins.
+    choice_ : ComponentChoice
+        With ``n_components="auto"``, how that was chosen; see `ondes.choose_components`.
 
     Examples
     --------

@@ -128,6 +128,9 @@ def _check_entries(name: str, array: object, shape: tuple[int, int]) -> None:
 class DictionaryTransformer:
     """What an estimator does with `components_` once it has learned them."""
 
+    _n_chosen: int | None = None  # with n_components="auto"
+
+    n_components: Any
     background: Any
     components_: Array
     statistics_: Statistics
@@ -141,7 +144,19 @@ class DictionaryTransformer:
     @property
     def settings(self) -> Settings:
         """The parameters, checked and typed."""
-        return Settings.from_parameters(vars(self))
+        parameters = vars(self)
+        if self._is_auto:
+            if self._n_chosen is None:
+                raise ValueError(
+                    "n_components='auto' is chosen by `fit` of an array or a list of arrays: give "
+                    "a number here, such as that of `ondes.choose_components` of some frames."
+                )
+            parameters = parameters | {"n_components": self._n_chosen}
+        return Settings.from_parameters(parameters)
+
+    @property
+    def _is_auto(self) -> bool:
+        return isinstance(self.n_components, str) and self.n_components == "auto"
 
     @property
     def n_iter_(self) -> int:
@@ -189,6 +204,7 @@ class DictionaryTransformer:
         state : FittedState
             From `state`; it is copied.
         """
+        self._n_chosen = len(state.components)
         state.check_fits(self.settings)
         for name, value in vars(copy.deepcopy(state)).items():
             setattr(self, f"{name}_", value)

@@ -86,7 +86,7 @@ class DictionaryLearner(DictionaryTransformer):
     @_known_words
     def __init__(
         self,
-        n_components: int = 32,
+        n_components: int | str = 32,
         *,
         beta_loss: str | float = "itakura-saito",
         weighting: str = "level",
@@ -264,6 +264,10 @@ class DictionaryLearner(DictionaryTransformer):
             What each frame counts: 2 is that of a frame given twice, 0 that of one left out. For an
             array or a list of arrays.
         """
+        self._n_chosen = None
+        vars(self).pop("choice_", None)
+        if self._is_auto and not _is_stream(X):
+            self._choose(X, sample_weight)
         settings, visits, n_active = self.settings, None, 0.0
         weights: Array | None = None
         if _is_stream(X):
@@ -307,6 +311,19 @@ class DictionaryLearner(DictionaryTransformer):
             self.absorb(visits.waiting, n_active)
         return self
 
+    def _choose(self, X: Any, sample_weight: Any) -> None:
+        """The number of components that describes entries best that were not learned from."""
+        from ondes.nmf.choosing import check_free, choice_for
+
+        check_free(self.get_params())
+        self._n_chosen = 1  # until it is chosen: the other parameters are checked with it
+        frames = self._validate(X, self.settings, reset=True)
+        weights = checked_weights(sample_weight, len(frames))
+        choice = choice_for(self.get_params(), frames, weights)
+        self._n_chosen, self.choice_ = choice.n_components, choice
+        if self.verbose:
+            print(f"[ondes] {choice}", file=sys.stderr)
+
     def _fit_best(self, X: Any, settings: Settings, sample_weight: Any = None) -> Self:
         """`fit` with several seeds, side by side; the dictionary that describes X best."""
         is_stream = _is_stream(X)
@@ -315,6 +332,7 @@ class DictionaryLearner(DictionaryTransformer):
         highest = np.iinfo(np.int32).max
         seeds = _random_state(self.random_state).randint(highest, size=settings.n_init)
         others = self.get_params() | {"n_init": 1, "n_jobs": None}
+        others["n_components"] = settings.n_components
 
         def run(seed: int) -> tuple[float, Self]:
             model = type(self)(**others | {"random_state": int(seed)})
