@@ -137,11 +137,12 @@ def learn(ctx: click.Context, /, **given: Any) -> int:
 
 
 def _chosen(given: dict[str, Any], recordings: Sequence[Any]) -> int:
+    from ondes.learning.corpus import found
     from ondes.learning.learn import components_for
     from ondes.learning.run import RunOptions
 
     options = RunOptions(random_state=given["seed"], raw=given["raw"])
-    choice = components_for(list(recordings), options, _settings(given))
+    choice = components_for(found(recordings), options, _settings(given))
     terminal.complain(str(choice))
     return choice.n_components
 

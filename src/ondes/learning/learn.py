@@ -266,15 +266,13 @@ def learn(
     return _best_of(n_init, given, recordings, options)
 
 
-def components_for(
-    recordings: RecordingInputs, options: RunOptions, given: Settings
-) -> ComponentChoice:
+def components_for(items: list[Any], options: RunOptions, given: Settings) -> ComponentChoice:
     """The number of components for recordings, chosen from some of their frames.
 
     Parameters
     ----------
-    recordings
-        As for `learn`, but what can be read only once.
+    items : list
+        Recordings as `ondes.learning.corpus.found` gives them.
     options : RunOptions
         Of the run that will learn from them, and report what cannot be read.
     given : dict
@@ -283,10 +281,9 @@ def components_for(
     Examples
     --------
     >>> noise = np.random.default_rng(0).standard_normal(16000).astype(np.float32)
-    >>> components_for(noise, RunOptions(), {"sr": 8000, "n_fft": 256}).n_frames
+    >>> components_for([noise], RunOptions(), {"sr": 8000, "n_fft": 256}).n_frames
     247
     """
-    items = found(recordings)
     if any(not isinstance(each, np.ndarray) and is_stream(each) for each in items):
         raise ValueError(
             "A stream can be read only once, and n_components='auto' reads it twice: give a number."
