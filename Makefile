@@ -87,8 +87,7 @@ cluster: $(INSTALLED)
 	$(BIN)/python benchmarks/cluster.py
 	$(BIN)/python benchmarks/result_pages.py
 
-# Damaged model files, checkpoints and recordings, for so many SECONDS each, by the readers and by
-# the commands.
+# Damaged files, answers of servers and random settings, for SECONDS; then commands on damaged files.
 fuzz: $(INSTALLED)
 	$(BIN)/python tests/fuzz/run.py --seconds $(SECONDS)
 	$(BIN)/python tests/fuzz/commands.py --seconds $(SECONDS)

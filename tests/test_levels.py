@@ -607,6 +607,8 @@ def test_nothing_is_written_where_nothing_can_be_measured(folder, tmp_path, capf
         (("-o", "-", "--format", "npz"), "takes text only; name a file that ends in .npz"),
         (("--format", "npz", "--labels", "l", "--threshold", "0"), "--format needs -o"),
         (("-o", "t.csv", "--source", "9"), "--source 9 is not one of the components: 0 to 5."),
+        (("--labels", "-", "--threshold", "0"), "cannot be written to standard output"),
+        (("-o", "t.txt", "--labels", "t.txt", "--threshold", "0"), "name the same file"),
         (("-o", "t.csv", "--every", "0"), "--every"),
         (("-o", "t.csv", "--every", "1e-9"), "--every"),
     ],

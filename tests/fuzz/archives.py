@@ -154,9 +154,15 @@ def _nest_json(members: Members, rng: random.Random) -> None:
 def _with_other_value(text: bytes, rng: random.Random) -> bytes:
     try:
         tree = json.loads(text)
-        places = list(_places(tree))
-    except (ValueError, RecursionError):
+        change_tree(tree, rng)
+        return json.dumps(tree).encode()
+    except (ValueError, RecursionError):  # no JSON, or a tree that contains itself
         return text
+
+
+def change_tree(tree: Any, rng: random.Random) -> None:
+    """Put another value at one of its places, or at two."""
+    places = list(_places(tree))
     for _ in range(rng.choice((1, 1, 2)) if places else 0):
         parent, key = rng.choice(places)
         if rng.random() < 0.15 and isinstance(parent, dict):
@@ -168,10 +174,6 @@ def _with_other_value(text: bytes, rng: random.Random) -> bytes:
             parent[key] = other.get(other_key) if isinstance(other, dict) else other[other_key]
         else:
             parent[key] = rng.choice(VALUES)
-    try:
-        return json.dumps(tree).encode()
-    except (ValueError, RecursionError):  # a tree that contains itself
-        return text
 
 
 def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
@@ -186,7 +188,7 @@ def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
 # ---- the arrays ----
 
 
-def _change_array(members: Members, rng: random.Random) -> None:
+def change_array(members: Members, rng: random.Random) -> None:
     _edit(members, rng, ".npy", rng.choice((damaged, _other_header, _other_array, _other_entry)))
 
 
@@ -241,7 +243,7 @@ def _edit(
 
 MEMBER_LEVEL: tuple[Callable[[Members, random.Random], None], ...] = (
     *(_change_json, _change_json, _change_json, _change_json, _change_json, _change_json_text),
-    *(_nest_json, _change_array, _change_array, _change_array),
+    *(_nest_json, change_array, change_array, change_array),
     *(_drop, _twice, _swap, _rename, _shuffle),
 )
 

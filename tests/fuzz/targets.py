@@ -19,7 +19,9 @@ import archives
 import learners
 import numpy as np
 import sounds
+import tables
 import texts
+import training
 
 import ondes
 from ondes.errors import FileError
@@ -260,5 +262,7 @@ TARGETS = {
     "manifest": Target(texts.seeds, texts.mutated, read_manifest, FileError),
     "work": Target(work_seeds, archives.mutated, read_work_file, FileError),
     "answers": Target(answers.seeds, answers.mutated, answers.read, FileError),
+    "training": Target(training.seeds, training.mutated, training.read, FileError),
+    "tables": Target(tables.seeds, tables.mutated, tables.read, FileError),
     "settings": Target(learners.seeds, learners.mutated, learners.read, FileError),
 }

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 @click.option(
     "--labels",
     type=click.Path(),
+    callback=options.no_minus,
     metavar="FILE",
     help="Also write the events as labels for Audacity, in a folder if there are several FILES.",
 )
@@ -187,6 +188,8 @@ def _label_files(recordings: Sequence[Any], given: dict[str, Any]) -> dict[str, 
     if given["labels"] is None:
         return {}
     target = Path(given["labels"])
+    if given["output"] is not None and target.absolute() == Path(given["output"]).absolute():
+        raise click.UsageError("-o and --labels name the same file.")
     if len(recordings) == 1 and not target.is_dir():
         check_destination(target, given["force"])
         return {str(recordings[0]): target}

@@ -119,7 +119,7 @@ def as_components(_: click.Context, __: click.Parameter, given: str | None) -> i
     return number
 
 
-def no_minus(_: click.Context, __: click.Parameter, given: str) -> str:
+def no_minus(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
     """The callback of an output that standard output cannot be."""
     if given == "-":
         raise click.BadParameter("cannot be written to standard output; give a file name.")
