@@ -27,6 +27,7 @@ sys.path.insert(0, str(HERE / "fuzz"))
 
 import archives  # noqa: E402
 import numpy as np  # noqa: E402
+from hostile import forged  # noqa: E402
 from reader import Reader  # noqa: E402
 from targets import TARGETS, Target, model_seeds, separator_seeds  # noqa: E402
 
@@ -124,6 +125,15 @@ def test_the_content_of_a_separator_file_is_checked(tmp_path, name, value):
     path = tmp_path / "s.ondes"
     path.write_bytes(archives.sealed([("ondes.json", json.dumps(tree).encode()), *arrays]))
     with pytest.raises(FileError):
+        load(path)
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["a", "\ud800"], ["a", 3], ["a"]])
+def test_the_names_of_a_separator_are_checked(tmp_path, names):
+    path = tmp_path / "s.ondes"
+    data = separator_seeds()["2 sources"]
+    path.write_bytes(forged(data, lambda tree: tree["separator"].update(names=names)))
+    with pytest.raises(FileError, match="is not a valid"):
         load(path)
 
 

@@ -276,3 +276,6 @@ def test_a_name_that_is_not_utf_8_is_a_name(tmp_path, models):
     )
     assert done.returncode == 3
     assert len(list((tmp_path / "o").rglob("*.wav"))) == 4
+    done = run("levels", b"caf\xe9.wav", "-o", "-", *models, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\ncaf\xe9.wav," in done.stdout

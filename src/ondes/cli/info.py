@@ -137,7 +137,10 @@ def _version(package: str) -> str | None:
 
 def _in_words(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name}={_in_words(part)}" for name, part in value.items()) or "default"
+        return (
+            ", ".join(f"{printable(name)}={_in_words(part)}" for name, part in value.items())
+            or "default"
+        )
     if isinstance(value, list):
         more = f" and {len(value) - N_NAMED} more" if len(value) > N_NAMED else ""
         return ", ".join(map(printable, value[:N_NAMED])) + more

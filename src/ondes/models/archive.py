@@ -263,8 +263,10 @@ def _random_state_parts(state: np.random.RandomState, where: str, inner: Any) ->
 def _decode(tree: Any, classes: dict[str, type], members: dict[str, bytes]) -> Any:
     if isinstance(tree, list):
         for n, part in enumerate(tree):
-            if isinstance(part, (list, dict)):
+            if isinstance(part, (list, dict, str)):
                 tree[n] = _decode(part, classes, members)
+    if isinstance(tree, str):
+        tree.encode(errors="surrogateescape")  # UnicodeError where no file could have this name
     if not isinstance(tree, dict):
         return tree
     kind = tree.pop("$", None)

@@ -225,6 +225,8 @@ def table_writer(
     of_text = {"csv": CsvWriter, "raven": RavenWriter, "kaleidoscope": KaleidoscopeWriter}
     with contextlib.ExitStack() as stack:
         if str(path) == STANDARD_OUTPUT:
+            if isinstance(sys.stdout, io.TextIOWrapper):  # names may have any bytes
+                sys.stdout.reconfigure(errors="surrogateescape")
             yield of_text[layout](sys.stdout, kind, events)
             sys.stdout.flush()
             return
