@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
@@ -33,6 +34,7 @@ from ondes.errors import OndesError
 __all__ = ["main", "ondes"]
 
 READERS = ("ondes-read", "ondes-survey")  # threads
+M_ARENA_MAX = -8  # of glibc's mallopt
 
 
 class _Commands(click.Group):
@@ -93,6 +95,7 @@ for _command in (
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its status."""
     terminal.open_closed_streams()
+    _share_one_heap()
     try:
         status = _run(arguments)
     except BrokenPipeError:  # whoever read a table or a message has seen enough, as `| head` has
@@ -106,6 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
                 stream.flush()
         os._exit(status)  # the interpreter would wait for a thread that waits for a server
     sys.exit(status)
+
+
+def _share_one_heap() -> None:
+    """Let all threads share one heap: of one heap per thread, glibc would give nothing back."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # other systems have other heaps
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -43,7 +43,7 @@ Samples = NDArray[np.float32]
 Models = Model | Dictionary | Mapping[str, Any]
 
 BLOCKS_AHEAD = 1  # decoded while those before are separated
-BLOCK_SIZE = 2**20  # samples: a thousand frames at 16 kHz
+BLOCK_SIZE = 2**19  # samples: five hundred frames at 16 kHz
 SPATIAL = ("none", "auto", "room", "pan")
 STEREO_BLOCK, STEREO_HALF_LIFE = 128, 20.0  # frames; seconds
 MOST_IN_STEREO = 32  # sources: blocks of the masks of more would fill the memory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import secrets
 import signal
 import socket
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Guard", "serve"]
 
 LOOPBACK = "127.0.0.1"
-M_ARENA_MAX = -8  # of glibc's mallopt
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -71,7 +69,6 @@ def serve(
     OndesError
         Where the port is taken.
     """
-    _keep_memory_together()
     session = Session()
     with _listening(port) as listener, contextlib.ExitStack() as stack:
         stack.callback(session.close)
@@ -109,12 +106,6 @@ def _redirect(folder: Path, address: str) -> str:
     page.touch(mode=0o600)
     page.write_text(f'<meta http-equiv="refresh" content="0;url={address}"><title>ondes</title>\n')
     return page.as_uri()
-
-
-def _keep_memory_together() -> None:
-    """Let all threads share two heaps: of one heap per thread, glibc would give nothing back."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # other systems have other heaps
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
 
 @contextlib.contextmanager
