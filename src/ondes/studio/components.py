@@ -49,7 +49,7 @@ MAX_PASSES = 20
 GROUPING_SECONDS, EXCERPT_SECONDS = 1200.0, 10.0
 SPECTRUM_STEPS, SPECTRUM_HZ = 32, 40.0
 FRAMES_OF_A_BOX, MADE_OF = 400, 0.8  # at most; of the power in it
-N_OF_A_SOUND, N_AROUND = 3, 6
+N_OF_A_SOUND = N_AROUND = 6
 AROUND = 5.0  # seconds before and after a sound, which are not that sound
 OUTSIDE = 1e-12  # of a component's power in each bin outside its band
 # Music is heard by its energy; in hours of field recordings a rare quiet call counts, too.

@@ -128,7 +128,7 @@ class Session:
         """Whether the present work is "saved", "changed" since, or "nothing" that would be lost."""
         if (self.project, self.mix) == self._kept:
             return "saved" if self._is_saved else "nothing"
-        return "changed" if self.project.groups or self.project.noise else "nothing"
+        return "nothing" if self.project == Project(model=self.project.model) else "changed"
 
     def _keep(self, is_saved: bool) -> None:
         self._kept, self._is_saved = (self.project, self.mix), is_saved
@@ -305,8 +305,11 @@ class Session:
         """All of the work as the bytes of a file."""
         with self._lock:
             components = None if self.project.model is None else self.components()
+            cleaner = None if self.project.cleaner is None else self.cleaner().label
             stems = None if self.project.stems is None else self.stems().label
-            data = pack_work(self.project, self.mix, components, self.recordings, self.paths, stems)
+            data = pack_work(
+                self.project, self.mix, components, self.recordings, self.paths, cleaner, stems
+            )
             self._keep(is_saved=True)
             return data
 
@@ -407,9 +410,12 @@ class Session:
         """Put saved work in the place of the present one."""
         progress(0.0, "Reading the recordings")
         project, model, cleaner, stems = work.on(recordings), None, None, None
+        kind = "field" if kind_of(recordings) == "field" else "music"
         if work.dictionary is not None:
             model = self.add_model(finding.measured(work.dictionary, recordings, progress))
-        if project.cleaner is not None and project.noise is not None:
+        if work.cleaner is not None:
+            cleaner = self.add_model(cleaning.by_separator(from_shelf(work.cleaner), work.cleaner))
+        elif project.cleaner is not None and project.noise is not None:
             recording = self.recording(project.noise.recording)
             cleaner = self.add_model(cleaning.by_noise(recording, project.noise))
         if work.stems is not None:
@@ -420,6 +426,8 @@ class Session:
             project = replace(project, model=model, cleaner=cleaner, stems=stems)
             self.history = History(project)
             self.mix, self._awaited = work.mix, None
+            is_talk = model is None and stems is None  # there is a cleaner or its noise alone
+            self.kind = "speech" if is_talk else kind
             self.work += 1
             self._keep(is_saved=True)
 

@@ -38,14 +38,15 @@ class Work:
     mix : Mix
     recordings : tuple of dict
         Name, digest and path of each recording; selections name them by their position.
-    stems : str or None
-        The separator that comes with ondes which divides the recordings into stems.
+    cleaner, stems : str or None
+        The separators that come with ondes by which it is cleaned, and divided into stems.
     """
 
     dictionary: Dictionary | None
     project: Project
     mix: Mix
     recordings: tuple[dict[str, Any], ...] = ()
+    cleaner: str | None = None
     stems: str | None = None
 
     def on(self, open_recordings: Sequence[Recording]) -> Project:
@@ -65,6 +66,7 @@ def pack_work(
     components: Components | None,
     recordings: Mapping[str, Recording],
     paths: Mapping[str, Path],
+    cleaner: str | None = None,
     stems: str | None = None,
 ) -> bytes:
     """The bytes of a file with all of the work.
@@ -76,8 +78,8 @@ def pack_work(
     recordings : mapping of str to Recording
     paths : mapping of str to Path
         Where recordings lie that were not dropped onto the page.
-    stems : str, optional
-        The separator of the stems; kept where it comes with ondes.
+    cleaner, stems : str, optional
+        The separators of the voice and of the stems; kept where they come with ondes.
     """
     positions = {number: str(n) for n, number in enumerate(recordings)}
     plain = asdict(project)
@@ -92,6 +94,7 @@ def pack_work(
         "groups": plain["groups"],
         "noise": plain["noise"],
         "is_cleaned": project.cleaner is not None,
+        "cleaner": cleaner if cleaner in SHELF else None,
         "stems": stems if stems in SHELF else None,
         "mix": mix.as_plain(),
         "recordings": [
@@ -165,8 +168,11 @@ def _work_of(saved: dict[str, Any], dictionary: Dictionary | None) -> Work:
         }
         for each in saved["recordings"]
     )
-    stems = saved.get("stems")  # which older work does not have
-    return Work(dictionary, project, mix, recordings, stems if stems in SHELF else None)
+    # Older work does not have them.
+    cleaner, stems = (
+        name if name in SHELF else None for name in (saved.get("cleaner"), saved.get("stems"))
+    )
+    return Work(dictionary, project, mix, recordings, cleaner, stems)
 
 
 def _span(saved: dict[str, Any] | None) -> Span | None:

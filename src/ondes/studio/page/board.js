@@ -53,7 +53,7 @@ export class Board {
       el("div", { class: "line" },
         el("h2", {}, "Sounds"), this.#kinds(),
         el("p", { class: "quiet grow" },
-          "Notes, drum hits and hiss, not instruments yet: listen with ▶, drag them between groups or press 1 to 9, and name the groups."),
+          "Notes, hits and hiss, not instruments: listen with ▶ and group them."),
         this.#hearAll(),
         el("button", { type: "button", disabled: !isProposed, onclick: () => act("confirm") }, "Keep all groups"),
         el("button", { type: "button", id: "new-group", onclick: () => this.#newGroup(), title: "New group from the selected sounds (N)" }, "New group")),

@@ -71,7 +71,7 @@ function exportVoice(cleaner) {
 export function showClose() {
   if (store.state.saved !== "changed") return act("close");
   return show("Close",
-    el("p", {}, "The groups have changed since they were last saved."),
+    el("p", {}, "The work has changed since it was last saved."),
     el("div", { class: "line" },
       el("button", { value: "ok", class: "primary", onclick: () => act("close") }, "Close"),
       closer("Cancel")));

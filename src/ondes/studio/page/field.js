@@ -67,7 +67,7 @@ export class Field {
         el("div", { class: "map" }, el("canvas", { id: "heat-map", role: "img", "aria-label": "Level of each group over time" }))),
       el("div", { id: "novelty" },
         el("h3", {}, "Novel moments"),
-        el("p", { class: "quiet" }, "Where the sounds that were found explain the recording worst."),
+        el("p", { class: "quiet" }, "Where the sounds that were found explain the recording worst: the time, and how badly."),
         el("div", { class: "beside" }, el("span"), el("canvas", { id: "novelty-curve", role: "img", "aria-label": "Novelty over time" })),
         el("div", { class: "line", id: "novel-moments", role: "group", "aria-label": "The most novel moments" })),
       el("div", { class: "columns" }, this.#events(), this.#learner(), this.#tables()),
@@ -196,8 +196,9 @@ export class Field {
       (_, n) => byteOf(own, row.components, Math.max(from, 0) + n));
     const inside = Math.max(0, ...level(first, last + 1));
     const outside = [...level(first - around, first - 2), ...level(last + 3, last + around)].sort((a, b) => a - b);
-    const usual = outside[Math.floor(0.95 * outside.length)] ?? 0;
-    const between = Math.max(inside - 10, (inside + usual) / 2);
+    // Not of the loudest moments around: other calls may be among them.
+    const usual = outside[Math.floor(0.75 * outside.length)] ?? 0;
+    const between = Math.max(inside - 16, 0.7 * inside + 0.3 * usual);
     this.#settings.threshold = Math.max(-110, Math.round(LOWEST_DB + between / 2));
     const slider = byId("threshold");
     if (slider) slider.value = this.#settings.threshold;
@@ -224,19 +225,23 @@ export class Field {
       this.timeline.marks = this.marks;
       this.timeline.drawLines();
       byId("n-events").textContent = `${n} event${n === 1 ? "" : "s"} of ${rule.name}`;
-      byId("events").replaceChildren(...shown.slice(0, 300).map((event, i) => this.#event(event, this.marks[i])));
+      byId("events").replaceChildren(...shown.slice(0, 300).flatMap((event, i) => {
+        const isNext = all.size > 1 && event.recording !== shown[i - 1]?.recording;
+        const name = isNext && el("tr", {}, el("th", { scope: "rowgroup", colspan: 4 }, all.get(event.recording).name));
+        return [name, this.#event(event, this.marks[i])].filter(Boolean);
+      }));
     } catch (error) {
       complain(error);
     }
   }
 
   #event({ clock: time, level, start, end }, mark) {
-    const { text, name } = moment(places(), mark.start, 1);
+    const { text } = moment(places(), mark.start, 1);
     const when = time ? `${time.slice(0, 10)} ${text}` : text;
     return el("tr", {},
       el("td", {}, el("button", { type: "button", class: "round", "aria-label": `Hear the event at ${when}`,
         onclick: () => this.#hear(mark.start, mark.end) }, "▶")),
-      el("td", { title: name }, when), el("td", {}, `${(end - start).toFixed(2)} s`), el("td", {}, decibels(level, 2)));
+      el("td", {}, when), el("td", {}, `${(end - start).toFixed(2)} s`), el("td", {}, decibels(level, 2)));
   }
 
   #hear(start, end) {
@@ -263,11 +268,11 @@ export class Field {
       if (chosen.length === N_NOVEL || !(moment.novelty > 0)) break;
       if (chosen.every(({ time }) => Math.abs(time - moment.time) > 2)) chosen.push(moment);
     }
-    byId("novel-moments")?.replaceChildren(...chosen.map(({ time, novelty, every }) =>
-{
+    const isOfSeveral = places().length > 1;
+    byId("novel-moments")?.replaceChildren(...chosen.map(({ time, novelty, every }) => {
       const { text, name } = moment(places(), time, 1);
-      return el("button", { type: "button", onclick: () => this.#hear(time, time + every), title: `Hear it, in ${name}` },
-        `${text} · ${novelty.toFixed(1)}`);
+      return el("button", { type: "button", onclick: () => this.#hear(time, time + every), title: "Hear it" },
+        `${text} · ${novelty.toFixed(1)}`, isOfSeveral && el("small", {}, name));
     }));
   }
 
