@@ -273,7 +273,7 @@ def test_the_network_and_its_twin_in_numpy_agree():
     from ondes.learning.separator_training.network import Network, NetworkSettings
 
     rng = np.random.default_rng(0)
-    dictionaries = [torch.tensor(rng.gamma(0.5, size=(4, 17)) + 1e-3) for _ in range(3)]
+    dictionaries = [rng.gamma(0.5, size=(4, 17)) + 1e-3 for _ in range(3)]
     network = Network(dictionaries, NetworkSettings())
     with torch.no_grad():
         for parameter in network.parameters():
@@ -291,7 +291,7 @@ def test_silence_gives_finite_masks_and_gradients_at_any_exponent(exponent):
 
     from ondes.learning.separator_training.network import Network, NetworkSettings
 
-    network = Network([torch.rand(4, 17) for _ in range(2)], NetworkSettings())
+    network = Network(list(np.random.default_rng(0).random((2, 4, 17))), NetworkSettings())
     with torch.no_grad():
         network.mask_exponent.fill_(exponent)
     frames = torch.rand(1, 60, 17)
@@ -304,8 +304,8 @@ def test_silence_gives_finite_masks_and_gradients_at_any_exponent(exponent):
 
 @NEEDS_TORCH
 def test_training_separates_another_tune_better_and_repeats_bit_for_bit(recordings):
-    first = train(sources(recordings), n_updates=60, random_state=1, **SETTINGS)
-    again = train(sources(recordings), n_updates=60, random_state=1, **SETTINGS)
+    first = train(sources(recordings), n_updates=30, random_state=1, **SETTINGS)
+    again = train(sources(recordings), n_updates=30, random_state=1, **SETTINGS)
     assert np.array_equal(first.weights.decoder, again.weights.decoder)
     start = train(sources(recordings), n_updates=1, random_state=1, **SETTINGS)
     scene = make_scene(8.0, SR, random_state=0)
@@ -456,3 +456,126 @@ def test_training_leaves_the_random_numbers_of_the_caller_alone(recordings):
     before = torch.random.get_rng_state()
     train(sources(recordings), n_updates=1, **SETTINGS)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+# ---- starting from a separator that comes with ondes ----
+
+
+@pytest.fixture
+def few_checks(monkeypatch):
+    """Four held-out mixtures are enough here."""
+    from ondes.learning.separator_training import trainer
+
+    monkeypatch.setattr(trainer, "N_HELD_OUT", 4)
+    monkeypatch.setattr(trainer, "N_CHECKS", 2)
+
+
+@pytest.fixture(scope="module")
+def spoken(recordings, tmp_path_factory):
+    """The same recordings under names that a separator on the shelf has, and one that none has."""
+    folder = tmp_path_factory.mktemp("spoken")
+    for name, new in (("strings", "music"), ("drums", "drums")):
+        (folder / new).symlink_to(recordings / name)
+    return {name: folder / name for name in ("music", "drums")}
+
+
+@NEEDS_TORCH
+def test_the_network_of_the_shelf_and_its_twin_in_numpy_agree():
+    import torch
+
+    from ondes.learning.separator_training.band_network import BandNetwork
+    from ondes.models.band_network import BandMasks
+
+    given = ondes.load("talk").weights
+    network = BandNetwork(given)
+    frames = magnitudes(60, given.n_bins)
+    with torch.no_grad():
+        expected = network(torch.tensor(frames)[None])[0].numpy()
+    np.testing.assert_allclose(all_masks(BandMasks(given), frames), expected, atol=1e-4)
+    again = network.weights()
+    for name in given.__dataclass_fields__:
+        kept, found = getattr(given, name), getattr(again, name)
+        pairs = zip(kept, found, strict=True) if isinstance(kept, tuple) else [(kept, found)]
+        assert all(np.array_equal(*pair) for pair in pairs)
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("axis", [1, 2])
+def test_the_gradient_of_a_sweep_is_the_slope_of_its_definition(axis):
+    import torch
+
+    from ondes.learning.separator_training.band_network import _Sweep
+
+    gates = torch.randn((2, 5, 4, 12), dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: _Sweep.apply(x, axis), (gates,))
+
+
+@NEEDS_TORCH
+def test_the_start_has_the_masks_of_the_shelf_for_sources_of_the_same_name():
+    from ondes.learning.separator_training.band_network import with_sources
+    from ondes.models.band_network import BandMasks
+
+    talk = ondes.load("talk")
+    frames = magnitudes(30, talk.weights.n_bins)
+    own = all_masks(BandMasks(talk.weights), frames)
+    order = all_masks(BandMasks(with_sources(talk, ("effects", "music", "speech"))), frames)
+    np.testing.assert_allclose(order, own[::-1], atol=1e-6)
+    two = all_masks(BandMasks(with_sources(talk, ("speech", "effects"))), frames)
+    np.testing.assert_allclose(two[0] / two[1], own[0] / own[2], rtol=1e-3)
+    other = all_masks(BandMasks(with_sources(talk, ("speech", "music", "birds"))), frames)
+    np.testing.assert_allclose(other, own, atol=2e-3)  # birds begin as effects
+
+
+@NEEDS_TORCH
+@pytest.mark.usefixtures("few_checks")
+def test_training_starts_from_the_shelf_and_its_result_needs_no_torch(spoken, tmp_path):
+    begin = train(spoken, n_updates=1)
+    trained = train(spoken, n_updates=3)
+    again = train(spoken, n_updates=3, start="talk")
+    assert trained.names == ("music", "drums")
+    assert np.mean(trained.history.si_sdr) > np.mean(begin.history.si_sdr)
+    trained.save(tmp_path / "first.ondes")
+    again.save(tmp_path / "again.ondes")
+    assert (tmp_path / "first.ondes").read_bytes() == (tmp_path / "again.ondes").read_bytes()
+    mixture = make_scene(3.0, SR, random_state=0).mixture
+    stems = ondes.separate(mixture, ondes.load(tmp_path / "first.ondes"), sr=SR)
+    np.testing.assert_allclose(sum(stems.values()), mixture, atol=1e-5)
+    more = train(spoken, n_updates=1, start=tmp_path / "first.ondes")
+    assert np.mean(more.history.si_sdr) >= np.mean(trained.history.si_sdr) - 0.5
+
+
+@NEEDS_TORCH
+@pytest.mark.usefixtures("few_checks")
+def test_a_run_from_the_shelf_is_resumed_to_the_same_bytes(spoken, tmp_path):
+    whole = train(spoken, n_updates=4)
+
+    def stop(progress):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    path = tmp_path / "c"
+    with pytest.raises(KeyboardInterrupt):
+        train(spoken, n_updates=4, checkpoint=path, progress=stop)
+    assert ondes.load(path).history.n_updates < 4
+    with pytest.raises(FileError, match="not those of this run"):
+        train(spoken, n_updates=4, checkpoint=path, resume=True, start="denoise")
+    resumed = train(spoken, n_updates=4, checkpoint=path, resume=True)
+    for each, name in ((whole, "whole"), (resumed, "resumed")):
+        each.save(tmp_path / name)
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
+
+
+@NEEDS_TORCH
+@pytest.mark.usefixtures("few_checks")
+def test_a_start_that_cannot_be_one_is_refused_in_one_sentence(spoken, tmp_path):
+    separator().save(tmp_path / "unfolded.ondes")
+    for given, kind, reason in (
+        ({"start": tmp_path / "unfolded.ondes"}, ValueError, "no separator to start from"),
+        ({"start": tmp_path / "gone.ondes"}, FileError, "cannot be read"),
+        ({"start": "tlak"}, FileError, "talk, denoise"),
+        ({"start": "talk", "n_components": 8}, ValueError, "leave them out"),
+        ({"start": "talk", "sr": 44100}, ValueError, "leave them out"),
+    ):
+        with pytest.raises(kind, match=reason):
+            train(spoken, n_updates=1, **given)
+    scratch = train(spoken, n_updates=1, sr=SR, n_fft=512, n_components=4)
+    assert isinstance(scratch.weights, UnfoldedWeights)

@@ -63,6 +63,13 @@ class TrainingSettings:
             return cls()
         return cls(n_components=64, batch_size=8, seconds=2.0, n_without_gradient=8)
 
+    @classmethod
+    def for_start(cls, device: str) -> TrainingSettings:
+        """For a recurrent network that separates already."""
+        if device.startswith("cuda"):
+            return cls(batch_size=32, learning_rate=1e-3, largest_gradient=1.0)
+        return cls(batch_size=4, learning_rate=5e-4, largest_gradient=1.0)
+
 
 class Mixtures:
     """Spectra of the sources of random mixtures, made on a device.

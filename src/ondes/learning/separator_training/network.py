@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +51,7 @@ class Network(torch.nn.Module):  # type: ignore[misc]
 
     Parameters
     ----------
-    dictionaries : sequence of tensors of shape (n_components, n_bins)
+    dictionaries : sequence of arrays of shape (n_components, n_bins)
         One per source, of any scale.
     settings : NetworkSettings
     n_without_gradient : int
@@ -59,15 +60,16 @@ class Network(torch.nn.Module):  # type: ignore[misc]
 
     def __init__(
         self,
-        dictionaries: Sequence[Tensor],
+        dictionaries: Sequence[NDArray[Any]],
         settings: NetworkSettings,
         n_without_gradient: int = 0,
     ) -> None:
         super().__init__()
         self.settings, self._n_without_gradient = settings, n_without_gradient
         self.n_sources = len(dictionaries)
-        rows = torch.stack([each / each.norm(dim=1, keepdim=True) for each in dictionaries])
-        logs = rows.float().clamp_min(math.exp(LOWEST_LOG)).log()
+        rows = torch.stack([torch.as_tensor(each, dtype=torch.float32) for each in dictionaries])
+        rows = rows / rows.norm(dim=2, keepdim=True)
+        logs = rows.clamp_min(math.exp(LOWEST_LOG)).log()
         n_rows, n_dictionaries = logs.shape[0] * logs.shape[1], 1 + settings.n_untied
         parameter = torch.nn.Parameter
         self.log_dictionaries = parameter(logs.flatten(0, 1).repeat(n_dictionaries, 1, 1))

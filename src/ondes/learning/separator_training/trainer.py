@@ -5,20 +5,24 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ondes.cores import each, n_cores
+from ondes.learning.separator_training.band_network import BandNetwork
 from ondes.learning.separator_training.mixtures import (
     Mixtures,
     TrainingSettings,
     negative_si_sdr,
     si_sdr_of_masks,
 )
-from ondes.learning.separator_training.network import Network, NetworkSettings
+from ondes.learning.separator_training.network import Network
 from ondes.learning.separator_training.pools import SamplePool
+from ondes.models.band_network import BandWeights
 from ondes.nmf.backends.devices import Tensor, memory_errors, torch
 from ondes.nmf.unfolded import UnfoldedWeights
 from ondes.signal.audio_settings import AudioSettings
@@ -62,11 +66,12 @@ class SeparatorTrainer:
     Parameters
     ----------
     names : sequence of str
-    dictionaries : sequence of arrays of shape (n_components, n_bins)
+    network : Network or BandNetwork
+        As it starts.
     pools, held_out : sequence of SamplePool
         Of each source: to train on, and kept aside.
     audio : AudioSettings
-    network, training : settings
+    training : TrainingSettings
     device : str
     seed : int
     """
@@ -74,20 +79,18 @@ class SeparatorTrainer:
     def __init__(
         self,
         names: Sequence[str],
-        dictionaries: Sequence[np.ndarray[Any, Any]],
+        network: Network | BandNetwork,
         pools: Sequence[SamplePool],
         held_out: Sequence[SamplePool],
         audio: AudioSettings,
         *,
-        network: NetworkSettings,
         training: TrainingSettings,
         device: str = "cpu",
         seed: int = 0,
     ) -> None:
         self._names, self._pools, self._training = names, pools, training
         self._device = torch.device(device)
-        starts = [torch.tensor(each, dtype=torch.float32, device=device) for each in dictionaries]
-        self._network = Network(starts, network, training.n_without_gradient).to(self._device)
+        self._network = network.to(self._device)
         self._tensors = [torch.tensor(pool.samples, device=device) for pool in pools]
         self._seed, self._generator = seed, torch.Generator(self._device)
         self._mixtures = Mixtures(self._tensors, audio, training, self._generator)
@@ -96,6 +99,7 @@ class SeparatorTrainer:
         rate: Any = training.learning_rate
         if is_cuda:
             rate = torch.tensor(rate, device=device)
+        self._is_by_mixture = isinstance(network, BandNetwork) and not is_cuda
         self._parameters = list(self._network.parameters())
         self._adam = torch.optim.Adam(
             self._parameters,
@@ -146,46 +150,54 @@ class SeparatorTrainer:
         save : callable
             Called after every check, and every minute.
         """
+        with self._one_torch_thread(), memory_errors(self._device):
+            self._run(seconds, n_updates, progress, should_stop, save)
+
+    def _run(
+        self,
+        seconds: float | None,
+        n_updates: int | None,
+        progress: Callable[[SeparatorProgress], object] | None,
+        should_stop: Callable[[], bool],
+        save: Callable[[], object],
+    ) -> None:
         begin, start_share = time.perf_counter(), self.share_done
         if not self.si_sdr:
             self._check()
         reported = saved = 0.0
-        with memory_errors(self._device):
-            while not self.is_finished and not should_stop():
-                self._update()
-                elapsed = time.perf_counter() - begin
-                if n_updates is not None:
-                    self.share_done = min(1.0, self.n_updates / n_updates)
-                else:
-                    self.share_done = min(1.0, start_share + elapsed / max(seconds or 0, 1e-9))
-                if self.share_done >= self._next_check or self.share_done >= 1:
-                    self._next_check = self.share_done + 1 / N_CHECKS
-                    self._check()
-                    save()
-                    saved = elapsed
-                elif elapsed - saved > SAVE_S:
-                    save()
-                    saved = elapsed
-                if progress is not None and (elapsed - reported > 0.5 or self.share_done >= 1):
-                    reported = elapsed
-                    done = self.share_done - start_share
-                    left = elapsed * (1 - self.share_done) / done if done > 0.01 else None
-                    progress(
-                        SeparatorProgress(
-                            self.share_done, left, self.n_updates, self.si_sdr, self.best
-                        )
-                    )
+        while not self.is_finished and not should_stop():
+            self._update()
+            elapsed = time.perf_counter() - begin
+            if n_updates is not None:
+                self.share_done = min(1.0, self.n_updates / n_updates)
+            else:
+                self.share_done = min(1.0, start_share + elapsed / max(seconds or 0, 1e-9))
+            if self.share_done >= self._next_check or self.share_done >= 1:
+                self._next_check = self.share_done + 1 / N_CHECKS
+                self._check()
+                save()
+                saved = elapsed
+            elif elapsed - saved > SAVE_S:
+                save()
+                saved = elapsed
+            if progress is not None and (elapsed - reported > 0.5 or self.share_done >= 1):
+                reported = elapsed
+                done = self.share_done - start_share
+                left = elapsed * (1 - self.share_done) / done if done > 0.01 else None
+                progress(
+                    SeparatorProgress(self.share_done, left, self.n_updates, self.si_sdr, self.best)
+                )
 
     @property
     def is_finished(self) -> bool:
         """Whether there is nothing left to do."""
         return self.share_done >= 1 or self._n_worse >= PATIENCE
 
-    def weights(self) -> UnfoldedWeights:
+    def weights(self) -> UnfoldedWeights | BandWeights:
         """Of the state that separated the held-out mixtures best."""
         best = copy.deepcopy(self._network)
         best.load_state_dict(self._best_state)
-        weights: UnfoldedWeights = best.weights()
+        weights: UnfoldedWeights | BandWeights = best.weights()
         return weights
 
     def state(self) -> dict[str, Any]:
@@ -201,9 +213,9 @@ class SeparatorTrainer:
             "network": _arrays(self._network.state_dict()),
             "best_network": _arrays(self._best_state),
             "moments": [
-                [self._adam.state[each][name].cpu().numpy() for name in ("exp_avg", "exp_avg_sq")]
-                for each in self._parameters
-                if each in self._adam.state
+                [self._adam.state[one][name].cpu().numpy() for name in ("exp_avg", "exp_avg_sq")]
+                for one in self._parameters
+                if one in self._adam.state
             ],
         }
 
@@ -221,8 +233,8 @@ class SeparatorTrainer:
         self.si_sdr = {name: float(state["si_sdr"][name]) for name in self._names}
         self.best_si_sdr = {name: float(state["best_si_sdr"][name]) for name in self._names}
         moments = state["moments"]
-        shapes = [tuple(each.shape) for each in self._parameters]
-        if [tuple(map(np.shape, each)) for each in moments] != [(each, each) for each in shapes]:
+        shapes = [tuple(one.shape) for one in self._parameters]
+        if [tuple(map(np.shape, pair)) for pair in moments] != [(one, one) for one in shapes]:
             raise ValueError("its moments have another shape")
         try:
             self._best_state = _tensors(state["best_network"], self._device)
@@ -230,11 +242,11 @@ class SeparatorTrainer:
             self._network.load_state_dict(_tensors(state["network"], self._device))
         except RuntimeError as error:
             raise ValueError("it belongs to a separator of another shape") from error
-        for each, averages in zip(self._parameters, moments, strict=True):
-            self._adam.state[each] = {
+        for parameter, averages in zip(self._parameters, moments, strict=True):
+            self._adam.state[parameter] = {
                 "step": torch.tensor(float(self.n_updates), device=self._device),
-                "exp_avg": torch.tensor(averages[0], device=self._device),
-                "exp_avg_sq": torch.tensor(averages[1], device=self._device),
+                "exp_avg": torch.tensor(averages[0], dtype=torch.float32, device=self._device),
+                "exp_avg_sq": torch.tensor(averages[1], dtype=torch.float32, device=self._device),
             }
         for _ in range(self.n_updates // REFRESH_STEPS):
             if not self._refresh():
@@ -274,14 +286,34 @@ class SeparatorTrainer:
 
     def _step(self) -> None:
         sources = self._mixtures.draw()
-        loss = negative_si_sdr(self._network(sources.sum(dim=1).abs()), sources)
         self._adam.zero_grad(set_to_none=self._device.type != "cuda")
-        loss.backward()  # type: ignore[no-untyped-call]
-        for each in self._parameters:  # one mixture may not spoil a run
-            assert each.grad is not None
-            torch.nan_to_num_(each.grad, nan=0.0, posinf=0.0, neginf=0.0)
+        if self._is_by_mixture:
+            found = list(each(self._gradients, torch.split(sources, 1), n_cores()))
+            for parameter, *gradients in zip(self._parameters, *found, strict=True):
+                parameter.grad = torch.stack(gradients).mean(dim=0)
+        else:
+            loss = negative_si_sdr(self._network(sources.sum(dim=1).abs()), sources)
+            loss.backward()  # type: ignore[no-untyped-call]
+        for parameter in self._parameters:  # one mixture may not spoil a run
+            assert parameter.grad is not None
+            torch.nan_to_num_(parameter.grad, nan=0.0, posinf=0.0, neginf=0.0)
         torch.nn.utils.clip_grad_norm_(self._parameters, self._training.largest_gradient)
         self._adam.step()
+
+    def _gradients(self, sources: Tensor) -> tuple[Tensor, ...]:
+        loss = negative_si_sdr(self._network(sources.sum(dim=1).abs()), sources)
+        return torch.autograd.grad(loss, self._parameters)
+
+    @contextmanager
+    def _one_torch_thread(self) -> Iterator[None]:
+        """For each mixture: they would wait for each other after every small operation."""
+        n_before = torch.get_num_threads()
+        if self._is_by_mixture:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(n_before)
 
     def _record(self) -> torch.cuda.CUDAGraph:
         """The whole update, random numbers included, as one CUDA graph."""
@@ -300,8 +332,8 @@ class SeparatorTrainer:
             for name, value in self._network.state_dict().items():
                 value.copy_(before[0][name])
             fresh = not before[1]["state"]
-            for number, each in enumerate(self._parameters):
-                for name, value in self._adam.state[each].items():
+            for number, parameter in enumerate(self._parameters):
+                for name, value in self._adam.state[parameter].items():
                     value.copy_(0 if fresh else before[1]["state"][number][name])
         return graph
 
@@ -309,8 +341,8 @@ class SeparatorTrainer:
 
     def _check(self) -> None:
         self._network.eval()
-        with torch.no_grad():
-            ratios = torch.cat(list(map(self._si_sdr, self._checks)))
+        n_threads = n_cores() if self._is_by_mixture else 1
+        ratios = torch.cat(list(each(self._si_sdr, self._checks, n_threads)))
         self._network.train()
         means = ratios.mean(dim=0).tolist()
         self.si_sdr = dict(zip(self._names, means, strict=True))
@@ -324,7 +356,8 @@ class SeparatorTrainer:
 
     def _si_sdr(self, sources: Tensor) -> Tensor:
         sources = sources.to(self._device)
-        return si_sdr_of_masks(self._network(sources.sum(dim=1).abs()), sources)
+        with torch.no_grad():
+            return si_sdr_of_masks(self._network(sources.sum(dim=1).abs()), sources)
 
 
 def _arrays(state: dict[str, Tensor]) -> dict[str, Any]:

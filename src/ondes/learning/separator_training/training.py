@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from ondes.errors import FileError
 from ondes.learning.interruption import Failures, StopSignals
 from ondes.learning.learn import learn
 from ondes.models.archive import sentence_part
+from ondes.models.band_network import BandWeights
 from ondes.models.history import SeparatorHistory
+from ondes.models.loading import SHELF, from_shelf, load
 from ondes.models.model_file import packed, read_document, separator_document, separator_of
 from ondes.models.trained_separator import TrainedSeparator
 from ondes.signal.audio_settings import AudioSettings, passband
@@ -41,6 +43,7 @@ def train(
     n_updates: int | None = None,
     random_state: int = 0,
     device: str = "cpu",
+    start: str | Path | None = "auto",
     checkpoint: str | Path | None = None,
     resume: bool = False,
     progress: Callable[[Any], object] | None = None,
@@ -49,8 +52,9 @@ def train(
 ) -> TrainedSeparator:
     """Train a separator from recordings of each source; needs PyTorch.
 
-    A dictionary is learned for each source, then the separator is trained on random mixtures of
-    the recordings. A tenth of each source's recordings is held out: the state that separates their
+    It starts from a separator that comes with ondes, if that has one of the sources by name; else
+    from a dictionary that is learned for each source. Then it is trained on random mixtures of the
+    recordings. A tenth of each source's recordings is held out: the state that separates their
     mixtures best is kept.
 
     Parameters
@@ -59,7 +63,8 @@ def train(
         At least two names, and the files, folders and globs of each. Hours are read at constant
         memory; two minutes of each are enough to try it.
     n_components : int, optional
-        Components of each source; by default 64 on a CPU, 128 on a GPU.
+        Components of each source, for a start from dictionaries; by default 64 on a CPU, 128 on a
+        GPU.
     sr : int
         Sampling rate in Hz to work at. Mixtures of any rate can be separated.
     n_fft, hop_length : int, optional
@@ -72,6 +77,10 @@ def train(
     random_state : int
     device : str
         ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
+    start : str, Path or None
+        A separator to start from: the name of one that comes with ondes, a file that was trained
+        from one, or None for dictionaries. ``"auto"`` finds one by the names of its sources, where
+        neither components nor frames are given.
     checkpoint : str or Path, optional
         A file that training can be resumed from; it is also a model file.
     resume : bool
@@ -98,8 +107,9 @@ def train(
     DeviceError
         If the device does not exist.
     """
+    from ondes.learning.separator_training.band_network import BandNetwork, digest, with_sources
     from ondes.learning.separator_training.mixtures import TrainingSettings
-    from ondes.learning.separator_training.network import NetworkSettings
+    from ondes.learning.separator_training.network import Network, NetworkSettings
     from ondes.learning.separator_training.pools import SamplePool, SourceRecordings
     from ondes.learning.separator_training.trainer import SeparatorTrainer
     from ondes.nmf.backends.devices import ready
@@ -110,11 +120,18 @@ def train(
     if not 0 < minutes < 1e6 or (n_updates is not None and n_updates < 1):
         raise ValueError("minutes and n_updates must be positive.")
     ready(device)
+    start = start_of(start, tuple(sources), sr, n_components, n_fft or hop_length)
+    is_changed = bool(n_components or n_fft or hop_length) or sr != RATE_OF_FRAMES
+    first = None if start is None else _start(start, is_changed)
     n_fft = n_fft or FRAMES.at_rate(sr / RATE_OF_FRAMES).n_fft
     stft = Stft(n_fft, hop_length or n_fft // 4)
     audio = AudioSettings(sr, stft, spectrum="magnitude", fmax=passband(sr))
-    training = TrainingSettings.for_device(device)
-    n_components = n_components or training.n_components
+    if first is None:
+        training = TrainingSettings.for_device(device)
+        n_components = n_components or training.n_components
+    else:
+        training = TrainingSettings.for_start(device)
+        audio, weights = first.audio, with_sources(first, tuple(sources))
     names, failures = tuple(sources), Failures(on_error)
     recordings = [
         SourceRecordings.of(name, sources[name], audio, random_state, failures) for name in names
@@ -143,31 +160,36 @@ def train(
             "hop_length": audio.stft.hop_length,
             "n_components": n_components,
             "random_state": random_state,
+            "start": digest(weights) if first else None,
         }
         state = None
         if checkpoint is not None:
             state = _read_state(Path(checkpoint), settings)
-        dictionaries = [np.ones((n_components, audio.n_bins))] * len(pools)
-        if state is None:  # else they are in it
-            dictionaries = [
-                learn(
-                    pool.samples[: FRAMES_LEARNED * audio.stft.hop_length],
-                    n_components,
-                    sr=sr,
-                    n_fft=n_fft,
-                    hop_length=audio.stft.hop_length,
-                    random_state=random_state,
-                    n_jobs=-1,
-                ).components
-                for pool in pools
-            ]
+        network: Network | BandNetwork
+        if first is not None:
+            network = BandNetwork(weights)
+        else:
+            dictionaries = [np.ones((n_components or 1, audio.n_bins))] * len(pools)
+            if state is None:  # else they are in it
+                dictionaries = [
+                    learn(
+                        pool.samples[: FRAMES_LEARNED * audio.stft.hop_length],
+                        n_components,
+                        sr=sr,
+                        n_fft=n_fft,
+                        hop_length=audio.stft.hop_length,
+                        random_state=random_state,
+                        n_jobs=-1,
+                    ).components
+                    for pool in pools
+                ]
+            network = Network(dictionaries, NetworkSettings(), training.n_without_gradient)
         trainer = SeparatorTrainer(
             names,
-            dictionaries,
+            network,
             pools,
             held_out,
             audio,
-            network=NetworkSettings(),
             training=training,
             device=device,
             seed=random_state,
@@ -209,6 +231,48 @@ def train(
             if not return_on_interrupt:
                 raise KeyboardInterrupt
         return separator()
+
+
+def start_of(
+    start: str | Path | None,
+    names: Sequence[str],
+    sr: int = RATE_OF_FRAMES,
+    n_components: int | None = None,
+    n_fft: int | None = None,
+) -> str | Path | None:
+    """What ``"auto"`` means: the separator on the shelf with most of these sources, if it has any.
+
+    Examples
+    --------
+    >>> start_of("auto", ("speech", "music"))
+    'talk'
+    >>> start_of("auto", ("speech", "noise"))
+    'denoise'
+    >>> start_of("auto", ("guitar", "drums"))
+    """
+    if start != "auto":
+        return start
+    known = {name: len(set(names) & set(from_shelf(name).names)) for name in SHELF}
+    best = max(known, key=known.__getitem__)
+    is_changed = n_components or n_fft or sr != RATE_OF_FRAMES
+    return None if is_changed or not known[best] else best
+
+
+def _start(start: str | Path, is_changed: bool) -> TrainedSeparator:
+    """The separator to start from; ValueError where it cannot be one."""
+    separator = load(start)
+    weights = separator.weights if isinstance(separator, TrainedSeparator) else None
+    if not isinstance(separator, TrainedSeparator) or not isinstance(weights, BandWeights):
+        raise ValueError(
+            f"{start} is no separator to start from: give talk, denoise, or one that was trained "
+            "from these."
+        )
+    if is_changed:
+        raise ValueError(
+            f"A separator that starts from {start} has its components and frames; leave them out, "
+            "or start from none."
+        )
+    return separator
 
 
 def _check_disjoint(recordings: list[Any]) -> None:
