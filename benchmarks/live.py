@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
 from kept import KEPT  # noqa: E402
-from unseen import SECONDS, SR, excerpts, read  # noqa: E402
+from unseen import SECONDS, SR, excerpts, read, voice  # noqa: E402
 
 import ondes  # noqa: E402
 from ondes.scores import si_sdr  # noqa: E402
@@ -96,8 +96,7 @@ def _separated(audio: Path, model: Any) -> dict[str, float]:
 
 def _cleaned(audio: Path, model: Any) -> dict[str, Any]:
     """Medians of what noise reduction adds to the SI-SDR of speech, for each level of the noise."""
-    paths = sorted((audio / "speech/asterisk_ru").glob("*.flac"))
-    voice = np.concatenate([read(path) for path in paths])
+    speaker = voice(audio)
     n = SECONDS * SR
     noises = [read(path) for path in sorted((audio / "noise/wesnoth").glob("*.ogg"))]
     noises = [np.resize(each, n) for each in noises if len(each) > SR][:N_NOISES]
@@ -105,7 +104,7 @@ def _cleaned(audio: Path, model: Any) -> dict[str, Any]:
     for snr in SNRS_DB:
         gains = []
         for number, noise in enumerate(noises):
-            speech = voice[number * n :][:n]
+            speech = speaker[number * n :][:n]
             level = np.sqrt(np.mean(speech**2) / np.mean(noise**2)) * 10 ** (-snr / 20)
             noisy = speech + level * noise
             clean = ondes.denoise(noisy, SR, speech=model)

@@ -121,6 +121,7 @@ PARTS = (
     Part("docs/tables.md", "figures", ("tables",), speed_page.tables),
     Part("docs/studio.md", "figures", ("studio",), speed_page.studio),
     Part("docs/separation.md", "unseen", ("unseen",), _from("unseen", "table")),
+    Part("docs/separation.md", "denoising", ("denoising",), _from("denoising", "table")),
     Part("docs/live.md", "live", ("live",), _from("live", "table")),
     Part("docs/microphones.md", "rooms", ("rooms",), _from("rooms_page", "table")),
     Part("docs/algorithm.md", "why-the-default", ("why_the_default",),

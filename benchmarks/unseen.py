@@ -26,6 +26,7 @@ from kept import KEPT
 from ondes.scores import si_sdr
 
 SR, SECONDS, N_EXCERPTS = 16000, 10, 24
+SILENCE = 1e-3  # of full scale: 52 s of hiss among the prompts, which are no speech
 HELD_OUT = {
     *("casualties_of_war", "journeys_end", "loyalists", "return_to_wesnoth", "suspense"),
     *("transience", "weight_of_revenge", "frantic-old", "silence"),
@@ -50,6 +51,12 @@ def read(path: Path, start: float = 0.0, seconds: float | None = None) -> np.nda
     return mono if rate == SR else soxr.resample(mono, rate, SR)
 
 
+def voice(audio: Path) -> np.ndarray:
+    """The unheard speaker, without the prompts that are recordings of silence."""
+    prompts = [read(path) for path in sorted((audio / "speech/asterisk_ru").glob("*.flac"))]
+    return np.concatenate([each for each in prompts if np.std(each) > SILENCE])
+
+
 def training_folders(audio: Path, work: Path) -> None:
     """Links to the speech, and two minutes of each track."""
     russian = sorted((audio / "speech/festvox_ru_wav").glob("*.wav"))
@@ -65,13 +72,13 @@ def training_folders(audio: Path, work: Path) -> None:
 
 
 def excerpts(audio: Path) -> list[tuple[np.ndarray, np.ndarray]]:
-    voice = np.concatenate([read(p) for p in sorted((audio / "speech/asterisk_ru").glob("*.flac"))])
+    speaker = voice(audio)
     tracks = sorted((audio / "music/ufoai").rglob("*.ogg"))
     tracks = [path for path in tracks if soundfile.info(path).duration > 60]
     found = []
     n = SECONDS * SR
     for number, path in enumerate(tracks[:: max(1, len(tracks) // N_EXCERPTS)][:N_EXCERPTS]):
-        speech, music = voice[number * n :][:n], read(path, 30, SECONDS)[:n]
+        speech, music = speaker[number * n :][:n], read(path, 30, SECONDS)[:n]
         if len(speech) == n == len(music) and np.mean(music**2) > 1e-8:
             found.append((speech, music * np.sqrt(np.mean(speech**2) / np.mean(music**2))))
     return found
