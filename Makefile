@@ -22,7 +22,7 @@ ifneq ($(filter-out $(CURDIR),$(shell cat $(INSTALLED) 2>/dev/null)),)
 .PHONY: $(INSTALLED)
 endif
 
-.PHONY: help shelf demo test oldest check bench gate sanitize leaks peers paper race figures cluster fuzz \
+.PHONY: help shelf demo test oldest check bench gate sanitize races leaks peers paper race figures cluster fuzz \
 	kills soak docs wheels sdist-and-pure dictionaries clean
 
 # The commands, each with the first line of its comment.
@@ -107,6 +107,10 @@ gate: $(INSTALLED)
 # The kernel under the address, undefined-behaviour and thread sanitizers.
 sanitize: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh native/sanitize.sh
+
+# Threads of the kernel under the thread sanitizer, on one instruction set.
+races:
+	sh tests/races.sh
 
 # A million calls of the kernel: nothing may be kept.
 leaks: $(INSTALLED)
