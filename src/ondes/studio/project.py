@@ -297,11 +297,6 @@ class History:
         """Whether there is a project after."""
         return bool(self._future)
 
-    @property
-    def reachable(self) -> list[Project]:
-        """Every project that undo and redo can come to."""
-        return [*self._past, self.present, *self._future]
-
     def do(self, project: Project) -> None:
         """Make a new present; what was undone before is lost."""
         if project != self.present:
