@@ -68,7 +68,7 @@ class TrainingSettings:
         """For a recurrent network that separates already."""
         if device.startswith("cuda"):
             return cls(batch_size=32, learning_rate=1e-3, largest_gradient=1.0)
-        return cls(batch_size=4, learning_rate=5e-4, largest_gradient=1.0)
+        return cls(batch_size=4, learning_rate=1e-3, largest_gradient=1.0)
 
 
 class Mixtures:
