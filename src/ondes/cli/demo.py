@@ -46,6 +46,7 @@ def demo(output: str, **given: Any) -> None:
     header = ("SI-SDR in dB", "mixture", "separated", "gain")
     cells = [[name, *(f"{db:.1f}" for db in scores.values())] for name, scores in rows.items()]
     terminal.print_table(header, cells)
+    terminal.say("Both tunes are synthesised: real recordings are harder.")
     terminal.say(f"Recordings and models: {printable(output)}")
     if page is None:
         terminal.complain("no report was written, because that needs pip install 'ondes[report]'.")
@@ -89,7 +90,7 @@ def _run(
         return scores, None
     bar.show(0.0, None, "writing the report")
     content = build_report(
-        scene.mixture, sources, title="The demo of ondes", stems=stems,
+        scene.mixture, sources, title="The demo of ondes: a synthesised tune", stems=stems,
         scores={name: (each["mixture"], each["separated"]) for name, each in scores.items()},
         **describe_dictionaries(dictionaries), **compute,
     )  # fmt: skip
