@@ -20,7 +20,6 @@ from typing import Any
 
 from targets import TARGETS
 
-CPU_SECONDS = 1.0  # of processor time, which does not depend on how busy the machine is
 WALL_SECONDS = 60.0  # waiting forever takes no processor time
 # Ten times the file, and what a tiny valid file takes too: the decoders' tables, the resamplers of
 # up to 128 channels, and the buffers of one read.
@@ -77,7 +76,7 @@ class Reader:
         code = self._process.exitcode
         is_hang = -code in (signal.SIGPROF, signal.SIGALRM)
         crash = f"exited with {code}" if code >= 0 else f"crashed by {signal.Signals(-code).name}"
-        what, seconds = ("hung", CPU_SECONDS) if is_hang else (crash, 0.0)
+        what, seconds = ("hung", TARGETS[name].seconds) if is_hang else (crash, 0.0)
         return Verdict(name, False, seconds, 0, f"{what} {self._last_place()}")
 
     def _start(self) -> None:
@@ -139,7 +138,7 @@ def _judged(file: File, path: Path) -> Verdict:
     n_descriptors = _n_descriptors()
     size_before, peak_before = _address_space()
     began = time.process_time()
-    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, TARGETS[name].seconds)
     signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
     is_accepted, wrong = _outcome(name, path)
     signal.setitimer(signal.ITIMER_PROF, 0)

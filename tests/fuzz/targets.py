@@ -56,12 +56,15 @@ class Target:
         Reads all of a file.
     error : type
         The only error that `read` may raise.
+    seconds : float
+        Processor time that it may take, which does not depend on how busy the machine is.
     """
 
     seeds: Callable[[], dict[str, bytes]]
     mutate: Callable[[bytes, random.Random], bytes]
     read: Callable[[Path], object]
     error: type[Exception]
+    seconds: float = 1.0
 
 
 @functools.cache
@@ -264,5 +267,5 @@ TARGETS = {
     "answers": Target(answers.seeds, answers.mutated, answers.read, FileError),
     "training": Target(training.seeds, training.mutated, training.read, FileError),
     "tables": Target(tables.seeds, tables.mutated, tables.read, FileError),
-    "settings": Target(learners.seeds, learners.mutated, learners.read, FileError),
+    "settings": Target(learners.seeds, learners.mutated, learners.read, FileError, 5.0),
 }
