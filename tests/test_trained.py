@@ -449,13 +449,43 @@ def test_the_delay_is_small():
     assert UnfoldedMasks(weights()).delay <= BLOCK + 10
 
 
-@NEEDS_TORCH
-def test_training_leaves_the_random_numbers_of_the_caller_alone(recordings):
+ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+
+
+def settings_of_torch():
+    """What a process has once, and a caller may have chosen."""
     import torch
 
-    before = torch.random.get_rng_state()
-    train(sources(recordings), n_updates=1, **SETTINGS)
-    assert torch.equal(torch.random.get_rng_state(), before)
+    products = torch.backends.cuda.matmul
+    return {
+        "random numbers": torch.random.get_rng_state().tolist(),
+        "precision": (products.allow_tf32, torch.backends.cudnn.allow_tf32),
+        "reductions": products.allow_bf16_reduced_precision_reduction,
+        "threads": torch.get_num_threads(),
+        "type": torch.get_default_dtype(),
+        "gradients": torch.is_grad_enabled(),
+        "benchmarks": torch.backends.cudnn.benchmark,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "allocator": {name: os.environ.get(name) for name in ALLOCATORS},
+    }
+
+
+@NEEDS_TORCH
+def test_the_settings_of_torch_are_the_callers(recordings):
+    import torch
+
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    before = settings_of_torch()
+    trained = train(sources(recordings), n_updates=1, **SETTINGS)
+    ondes.OnlineNMF(2, backend="torch", n_passes=1).fit(np.ones((9, 5), np.float32))
+    mixture = np.random.default_rng(0).standard_normal(SR).astype(np.float32)
+    ondes.separate(mixture, trained, sr=SR, backend="torch")
+    after = settings_of_torch()
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.set_num_threads(n_threads)
+    assert after == before
 
 
 # ---- starting from a separator that comes with ondes ----
