@@ -259,6 +259,17 @@ def test_a_selection_is_repeated(studio):
     assert studio.eval("ondesStudio.timeline.selection") is None
 
 
+@pytest.mark.parametrize(("height", "is_box"), [(8, False), (14, True)])
+def test_a_low_drag_is_a_box_unless_the_hand_only_trembled(studio, height, is_box):
+    box = studio.page.locator("#view").bounding_box()
+    studio.page.mouse.move(box["x"] + 200, box["y"] + 100)
+    studio.page.mouse.down()
+    studio.page.mouse.move(box["x"] + 300, box["y"] + 100 + height, steps=4)
+    studio.page.mouse.up()
+    assert (studio.eval("ondesStudio.timeline.selection.low") is not None) == is_box
+    studio.page.keyboard.press("Escape")
+
+
 def test_zoom_by_keys(studio):
     studio.page.focus("#view")
     studio.page.keyboard.press("+")
@@ -387,6 +398,10 @@ def test_a_box_chooses_the_sounds_that_make_it_up(studio, song, tmp_path):
     page.keyboard.press("n")
     studio.wait(f"document.querySelectorAll('.lane').length === {n_lanes + 1}")
     assert list(studio.groups().values())[-1] == found
+    page.keyboard.type("low")
+    page.keyboard.press("Enter")
+    studio.wait("ondesStudio.store.state.project.groups.at(-1).name === 'low'")
+    page.click("#undo")
     page.click("#undo")
     studio.wait(f"document.querySelectorAll('.lane').length === {n_lanes}")
     page.click("#choose-sounds")
@@ -650,6 +665,22 @@ def test_saved_work_reopens_as_it_was(studio, browser, song, tmp_path):
             assert again.page.locator("[data-gain='g3']").input_value() == "-7.5"
             assert again.faults == []
             again.page.close()
+
+
+def test_a_dictionary_alone_waits_for_a_recording(browser, song, tmp_path):
+    ondes.learn(song, 4, n_passes=1).save(tmp_path / "speech.ondes")
+    with served(tmp_path / "speech.ondes") as address:
+        studio = Studio(browser, address)
+        page = studio.page
+        page.wait_for_selector("#messages p:has-text('speech.ondes is ready: open a recording')")
+        studio.idle()
+        page.set_input_files("#files", [song])
+        page.wait_for_selector(".card")
+        studio.idle()
+        assert page.locator(".card").count() == 4
+        assert studio.eval("document.documentElement.dataset.tab") == "music"
+        assert studio.faults == []
+        page.close()
 
 
 # How bright the first sixth of the picture is, where only noise is heard.

@@ -369,7 +369,9 @@ export class Board {
   async #newGroup(event) {
     await this.#move(this.#chosen(event), "new");
     const last = store.state.project.groups.at(-1);
-    if (last) this.#panel.querySelector(`[data-key="name-${last.id}"]`)?.focus();
+    const name = last && this.#panel.querySelector(`[data-key="name-${last.id}"]`);
+    name?.focus();
+    name?.select(); // what is typed next is its name
   }
 
   #split(group, own) {

@@ -7,7 +7,7 @@ import { COLUMNS, ROWS, Tiles, levelFor, secondsOf } from "./tiles.js";
 const SHORTEST_VIEW = 0.05; // seconds
 const RANGE = 150; // half decibels from dark to bright
 const DRAG = 4; // pixels before a press becomes a selection
-const BOX = 18; // pixels across before it becomes a box
+const BOX = 10; // pixels across before it becomes a box
 const NARROWEST = 100; // hertz
 
 export class Timeline extends EventTarget {
@@ -366,6 +366,7 @@ export class Timeline extends EventTarget {
       if (position > 0.985) continue;
       const tick = el("span", {}, moment(this.#places, n * step, step < 0.1 ? 2 : step < 1 ? 1 : 0).text);
       tick.style.left = `${100 * position}%`;
+      if (position < 0.03) tick.style.transform = "none"; // else it would be cut off
       ticks.push(tick);
     }
     byId("ruler").replaceChildren(...ticks);
