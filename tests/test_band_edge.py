@@ -82,7 +82,7 @@ def activations(samples, sr, sources, own_sr=np.inf):
 
 
 @pytest.mark.parametrize("beta_loss", ["itakura-saito", "kullback-leibler"])
-@pytest.mark.parametrize("sr", [8000, 16000, 22050])
+@pytest.mark.parametrize("sr", [8000, 16000, 22050, 48000])
 def test_a_recording_has_the_same_activations_at_its_own_rate_as_resampled(song, sr, beta_loss):
     training = soxr.resample(song[: 15 * 44100], 44100, sr)
     how = {"spectrum": "power", "n_passes": 5, **whole_frames(sr)}
