@@ -678,7 +678,7 @@ def test_a_dictionary_alone_waits_for_a_recording(browser, song, tmp_path):
         page.wait_for_selector(".card")
         studio.idle()
         assert page.locator(".card").count() == 4
-        assert studio.eval("document.documentElement.dataset.tab") == "music"
+        assert page.locator("#panel-music").is_visible()
         assert studio.faults == []
         page.close()
 
