@@ -261,6 +261,16 @@ def test_every_command_has_a_page(tmp_path):
         assert getattr(sys.modules[module], attribute) is command_line.commands[name]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_figures_with_a_link_to_a_table_are_in_it(page):
+    linked = re.compile(r"\[([^]]*\d \S[^]]*)\]\(([^)#]*results/\w+\.md)[^)]*\)")
+    for text, table in linked.findall(page.read_text(encoding="utf-8")):
+        figures = re.findall(r"[−-]?\d+\.\d+", text)
+        stated = (page.parent / table).read_text(encoding="utf-8")
+        for figure in figures:
+            assert re.search(rf"(?<![\d.-]){figure.replace('−', '-')}(?![\d.])", stated), figure
+
+
 def test_make_runs_programs_of_its_own_environment_only():
     """Those of a copied clone begin with the path of the original's Python."""
     recipes = re.findall(r"^\t.*$", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -338,3 +348,30 @@ def test_the_gallery_has_at_least_ten_examples_that_compile():
     for script in scripts:
         with contextlib.suppress(ImportError):
             compile(script.read_text(encoding="utf-8"), script.name, "exec")
+
+
+# ---- the tree ----
+
+
+def test_the_map_of_the_tree_is_the_tree():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    (block,) = re.findall(r"```\n(signal/.*?)```", text, re.DOTALL)
+    assert len(block.splitlines()) == 10
+    source, folder, named = ROOT / "src" / "ondes", None, set()
+    for line in block.splitlines():
+        first, rest = line[:13], re.split(r"\s{2,}", line[13:])[0]
+        names = [each.strip() for each in f"{first},{rest}".split(",") if each.strip()]
+        if not line.startswith(" "):
+            folder = source / names[0]
+        for name in names:
+            places = [folder / name, folder / f"{name}.py", source / name, ROOT / name]
+            assert any(each.exists() for each in places), name
+            named.add(name)
+    packages = {f"{each.parent.name}/" for each in source.glob("*/__init__.py")}
+    assert packages <= named
+
+
+def test_no_two_modules_have_one_name():
+    paths = [path for path in (ROOT / "src").rglob("*.py") if path.name != "__init__.py"]
+    names = [path.name for path in paths]
+    assert sorted(set(names)) == sorted(names)
