@@ -47,7 +47,7 @@ ENVIRONMENT = {
 HEAVY = (
     *(
         "ondes.cli",
-        "ondes.learning.learn",
+        "ondes.learning.dictionary_learning",
         "ondes.separation",
         "ondes.models.model_file",
         "ondes.models.dictionary",

@@ -27,7 +27,7 @@ import numpy as np
 
 import ondes
 from ondes.demo_scene import make_scene
-from ondes.learning.learn import LearningProgress
+from ondes.learning.dictionary_learning import LearningProgress
 from ondes.signal.audio_writer import write_audio
 
 SR = 22050

@@ -359,8 +359,8 @@ def test_the_map_of_the_tree_is_the_tree():
     assert len(block.splitlines()) == 10
     source, folder, named = ROOT / "src" / "ondes", None, set()
     for line in block.splitlines():
-        first, rest = line[:13], re.split(r"\s{2,}", line[13:])[0]
-        names = [each.strip() for each in f"{first},{rest}".split(",") if each.strip()]
+        *parts, _ = re.split(r"\s{2,}", line.strip())
+        names = ", ".join(parts).split(", ")
         if not line.startswith(" "):
             folder = source / names[0]
         for name in names:

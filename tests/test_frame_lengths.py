@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ondes
-from ondes.learning.learn import untrained
+from ondes.learning.dictionary_learning import untrained
 from ondes.learning.separator_training.training import FRAMES, RATE_OF_FRAMES
 from ondes.separation.denoising import STFT, STFT_RATE
 from ondes.signal.stft import Stft

@@ -255,7 +255,8 @@ def run(code, **environment):
 
 
 def test_torch_is_not_imported_with_ondes():
-    code = "import sys, ondes.nmf.estimator, ondes.learning.learn; print('torch' in sys.modules)"
+    imports = "import sys, ondes.nmf.estimator, ondes.learning.dictionary_learning"
+    code = f"{imports}; print('torch' in sys.modules)"
     assert run(code).stdout.strip() == "False"
 
 

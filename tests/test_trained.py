@@ -513,7 +513,7 @@ def spoken(recordings, tmp_path_factory):
 def test_the_network_of_the_shelf_and_its_twin_in_numpy_agree():
     import torch
 
-    from ondes.learning.separator_training.band_network import BandNetwork
+    from ondes.learning.separator_training.recurrent_network import BandNetwork
     from ondes.models.band_network import BandMasks
 
     given = ondes.load("talk").weights
@@ -534,7 +534,7 @@ def test_the_network_of_the_shelf_and_its_twin_in_numpy_agree():
 def test_the_gradient_of_a_sweep_is_the_slope_of_its_definition(axis):
     import torch
 
-    from ondes.learning.separator_training.band_network import _Sweep
+    from ondes.learning.separator_training.recurrent_network import _Sweep
 
     gates = torch.randn((2, 5, 4, 12), dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: _Sweep.apply(x, axis), (gates,))
@@ -542,7 +542,7 @@ def test_the_gradient_of_a_sweep_is_the_slope_of_its_definition(axis):
 
 @NEEDS_TORCH
 def test_the_start_has_the_masks_of_the_shelf_for_sources_of_the_same_name():
-    from ondes.learning.separator_training.band_network import with_sources
+    from ondes.learning.separator_training.recurrent_network import with_sources
     from ondes.models.band_network import BandMasks
 
     talk = ondes.load("talk")

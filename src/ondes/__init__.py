@@ -38,7 +38,7 @@ _MODULES = {
     "denoise_file": "separation.denoising",
     "discover_sources": "separation.discovery",
     "itakura_saito": "nmf.divergence",
-    "learn": "learning.learn",
+    "learn": "learning.dictionary_learning",
     "load": "models.loading",
     "read": "signal.recordings",
     "score_separation": "separation.evaluation",

@@ -13,7 +13,7 @@ from ondes.cli import options, terminal
 from ondes.errors import FileError, printable
 
 if TYPE_CHECKING:
-    from ondes.learning.learn import LearningProgress
+    from ondes.learning.dictionary_learning import LearningProgress
 
 N_COMPONENTS = 16
 SETTINGS: dict[str, Any] = {"n_fft": 2048, "hop_length": 512, "n_passes": 5}
@@ -59,7 +59,7 @@ def _run(
 ) -> tuple[dict[str, dict[str, float]], Path | None]:
     """SI-SDR of each source, and the report, unless the extra `report` is not installed."""
     from ondes.demo_scene import make_scene
-    from ondes.learning.learn import learn
+    from ondes.learning.dictionary_learning import learn
     from ondes.report import build_report, describe_dictionaries, write_report
     from ondes.scores import si_sdr
     from ondes.separation import Sources, separate

@@ -138,7 +138,7 @@ def learn(ctx: click.Context, /, **given: Any) -> int:
 
 def _chosen(given: dict[str, Any], recordings: Sequence[Any]) -> int:
     from ondes.learning.corpus import found
-    from ondes.learning.learn import components_for
+    from ondes.learning.dictionary_learning import components_for
     from ondes.learning.run import RunOptions
 
     options = RunOptions(random_state=given["seed"], raw=given["raw"])
@@ -272,7 +272,7 @@ def _run_options(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _untrained(given: dict[str, Any]) -> Dictionary:
-    from ondes.learning.learn import continued, untrained
+    from ondes.learning.dictionary_learning import continued, untrained
 
     if given["continued"] is not None:
         before = load_dictionary(given["continued"])

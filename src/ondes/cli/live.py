@@ -114,7 +114,7 @@ def live(**given: Any) -> int:
     ondes live --learn room.ondes
     ondes live -d speech.ondes -d room.ondes --adapt room
     """  # noqa: D301
-    from ondes.live.devices import find_device
+    from ondes.live.sound_devices import find_device
 
     if given["list_devices"]:
         return _list_devices(given["as_json"])
@@ -136,7 +136,7 @@ def live(**given: Any) -> int:
 
 
 def _list_devices(as_json: bool) -> int:
-    from ondes.live.devices import devices
+    from ondes.live.sound_devices import devices
 
     found = {f"{kind}s": devices(kind) for kind in ("input", "output")}
     if as_json:
@@ -227,10 +227,10 @@ class _Session:
         sink: Any,
         given: dict[str, Any],
     ) -> None:
-        from ondes.live.devices import portaudio
         from ondes.live.listeners import StemLearner, StemRecorder
         from ondes.live.mix import LiveMix
         from ondes.live.sound import LiveSound
+        from ondes.live.sound_devices import portaudio
         from ondes.nmf.encoding import Compute
         from ondes.separation.separator import Separator
 

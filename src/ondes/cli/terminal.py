@@ -20,7 +20,7 @@ from ondes.errors import FileError, OndesError, printable
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ondes.learning.learn import LearningProgress
+    from ondes.learning.dictionary_learning import LearningProgress
     from ondes.models.dictionary import Dictionary
     from ondes.models.trained_separator import TrainedSeparator
     from ondes.signal.locations import Location

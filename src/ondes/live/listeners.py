@@ -174,7 +174,7 @@ class StemLearner(_Listener):
                 raise
 
     def _learn(self) -> Any:
-        from ondes.learning.learn import learn
+        from ondes.learning.dictionary_learning import learn
         from ondes.nmf.forgetting import HalfLife
         from ondes.signal.recordings import RawFormat
         from ondes.signal.stft import Stft

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ondes.errors import DeviceError, OndesError
-from ondes.live.devices import SoundDevice, portaudio
+from ondes.live.sound_devices import SoundDevice, portaudio
 
 __all__ = ["LiveSound", "WaitingSound"]
 

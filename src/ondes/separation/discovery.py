@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ondes.learning.learn import LearningProgress, learn
+from ondes.learning.dictionary_learning import LearningProgress, learn
 from ondes.models.dictionary import Dictionary
 from ondes.models.sources import FLOOR
 from ondes.nmf.divergence import Array

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from ondes.learning.learn import LearningProgress, learn
+from ondes.learning.dictionary_learning import LearningProgress, learn
 from ondes.models.dictionary import Dictionary
 from ondes.models.sources import REST, Sources
 from ondes.nmf.divergence import Array

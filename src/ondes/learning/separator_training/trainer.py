@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ondes.cores import each, n_cores
-from ondes.learning.separator_training.band_network import BandNetwork
 from ondes.learning.separator_training.mixtures import (
     Mixtures,
     TrainingSettings,
@@ -22,6 +21,7 @@ from ondes.learning.separator_training.mixtures import (
 )
 from ondes.learning.separator_training.network import Network
 from ondes.learning.separator_training.pools import SamplePool
+from ondes.learning.separator_training.recurrent_network import BandNetwork
 from ondes.models.band_network import BandWeights
 from ondes.nmf.backends.devices import Tensor, memory_errors, torch
 from ondes.nmf.unfolded import UnfoldedWeights

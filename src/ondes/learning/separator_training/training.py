@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ondes.atomic_file import check_destination, exclusive_writer, write_atomically
 from ondes.errors import FileError
+from ondes.learning.dictionary_learning import learn
 from ondes.learning.interruption import Failures, StopSignals
-from ondes.learning.learn import learn
 from ondes.models.archive import sentence_part
 from ondes.models.band_network import BandWeights
 from ondes.models.history import SeparatorHistory
@@ -107,10 +107,14 @@ def train(
     DeviceError
         If the device does not exist.
     """
-    from ondes.learning.separator_training.band_network import BandNetwork, digest, with_sources
     from ondes.learning.separator_training.mixtures import TrainingSettings
     from ondes.learning.separator_training.network import Network, NetworkSettings
     from ondes.learning.separator_training.pools import SamplePool, SourceRecordings
+    from ondes.learning.separator_training.recurrent_network import (
+        BandNetwork,
+        digest,
+        with_sources,
+    )
     from ondes.learning.separator_training.trainer import SeparatorTrainer
     from ondes.nmf.backends.devices import ready
 
