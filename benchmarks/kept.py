@@ -159,6 +159,7 @@ KEPT: dict[str, Kept] = {
         "growth", SEPARATING, "python benchmarks/growth.py --music FOLDER", "command_runs"
     ),
     "cluster": _benchmark("cluster", FROM_FILES, "make cluster", "command_runs"),
+    "sparse": _benchmark("sparse", LEARNING, "python benchmarks/sparse.py"),
     "kernels": _benchmark("kernels", LEARNING[:1], "python benchmarks/kernels.py"),
     "tables": _benchmark(
         "tables", (*SEPARATING, "src/ondes/tables"), "python benchmarks/tables.py"

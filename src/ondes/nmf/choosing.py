@@ -31,7 +31,8 @@ __all__ = ["ComponentChoice", "check_free", "choice_for", "choose_components", "
 MOST_FRAMES, MOST_SPARSE_FRAMES = 2000, 10_000
 N_MASKS, FRAMES_HELD_OUT, FOLDS = 4, 0.2, 4
 GROWTH = 1.5  # from one candidate to the next, before the best is approached
-N_FALLS = 2  # in a row end the search
+N_FALLS, AT_LEAST = 2, 20  # falls in a row end the search, but those of a few components do not
+FRAMES_PER_COMPONENT = 10  # at least, where candidates are not given
 BLOCK = 2**22  # entries that are scored at a time
 # What may have a row or label for each component, and what it must be where there is no number yet.
 TIED: dict[str, tuple[Any, str]] = {
@@ -62,7 +63,7 @@ class ComponentChoice:
     >>> import numpy as np
     >>> choice = ComponentChoice(3, np.array([2, 3]), np.array([[-2.0, -2.2], [-1.0, -1.2]]), 100)
     >>> print(choice)
-    n_components=3 of 2 candidates from 2 to 3, by entries held out of 100 frames
+    n_components=3, the largest of 2 candidates from 2 on, by entries held out of 100 frames
     >>> choice.scores.round(6), choice.spread.round(6)
     (array([-2.1, -1.1]), array([0.1, 0.1]))
     """
@@ -110,9 +111,11 @@ class ComponentChoice:
 
     def __str__(self) -> str:
         tried = self.candidates
+        is_last = self.n_components == tried[-1] and len(tried) > 1
+        which, end = ("the largest of", "on") if is_last else ("of", f"to {tried[-1]}")
         return (
-            f"n_components={self.n_components} of {len(tried)} candidates from {tried[0]} to "
-            f"{tried[-1]}, by entries held out of {self.n_frames} frames"
+            f"n_components={self.n_components}, {which} {len(tried)} candidates from {tried[0]} "
+            f"{end}, by entries held out of {self.n_frames} frames"
         )
 
 
@@ -142,7 +145,8 @@ def choose_components(
     X : array or sparse matrix of shape (n_frames, n_bins), or a list of arrays
         Missing entries are NaN.
     candidates : iterable of int, optional
-        By default 2, 3, 4, 6, 9 and so on until the score falls, and then numbers about the best.
+        By default 2, 3, 4, 6, 9 and so on until the score falls, at most one for ten frames, and
+        then numbers about the best.
     n_masks : int
         How often frames and bins are drawn; the choice is by the mean.
     max_frames : int, optional
@@ -209,7 +213,7 @@ def choice_for(
     frames, weights = _sample(frames, sample_weight, max_frames, seed)
     settings = Settings.from_parameters({**parameters, "n_components": 1})
     least = max(1, settings.n_fixed)
-    most = max(least, min(len(frames), frames.shape[1]))
+    most = max(least, min(len(frames) // FRAMES_PER_COMPONENT, frames.shape[1]))
     data = _Data(frames, weights, settings, parameters, n_masks, seed)
     if candidates is None:
         scores = _searched(data, least, most)
@@ -331,7 +335,8 @@ def _searched(data: _Data, least: int, most: int) -> dict[int, list[float]]:
     while True:
         scores[n_components] = data.scores(n_components)
         tried = sorted(scores)
-        if n_components >= most or tried.index(best()) < len(tried) - N_FALLS:
+        has_fallen = n_components >= AT_LEAST and tried.index(best()) < len(tried) - N_FALLS
+        if has_fallen or n_components >= most:
             break
         n_components = min(most, max(n_components + 1, int(n_components * GROWTH)))
     while True:
