@@ -231,7 +231,7 @@ function showSelection() {
   const { selection } = timeline;
   byId("selection").textContent = selection
     ? `${clock(selection.start, 2)} – ${clock(selection.end, 2)}`
-    : "Drag over the picture: along it for a part, across it for a box of time and frequency.";
+    : "Drag over the picture: along it for a part, across for a box.";
   const [low, high] = selection ? bandOf(selection).map(Math.round) : ["", ""];
   for (const [id, value] of [["low", low], ["high", high]]) {
     byId(id).disabled = !selection;
