@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import ondes
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+from first_sounds import write_first_sounds  # noqa: E402
 from pages import write_commands, write_guides, write_reference  # noqa: E402
 
 project = "ondes"
@@ -32,6 +34,14 @@ default_role = "literal"  # `name` in a docstring
 language = "en"
 smartquotes_action = "qe"  # quotes and ellipses: dashes would spoil the names of options
 
+# Examples on real recordings, left out where there are none.
+RECORDINGS = Path(os.environ.get("ONDES_RECORDINGS", "build/recordings"))
+ON_RECORDINGS = {
+    "plot_17_a_real_song": "music/wesnoth/transience.ogg",
+    "plot_18_birds_by_the_sea": "noise/wesnoth/ship.ogg",
+}
+left_out = [name for name, path in ON_RECORDINGS.items() if not (RECORDINGS / path).is_file()]
+
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
@@ -45,6 +55,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "examples",
     "filename_pattern": r"plot_",
+    "ignore_pattern": "|".join([r"__init__\.py", *left_out]),
     "image_scrapers": ("matplotlib", "players"),
     "abort_on_example_error": True,
     "download_all_examples": False,
@@ -83,6 +94,7 @@ suppress_warnings = ["config.cache"]
 write_reference(HERE / "reference")
 write_commands(HERE / "commands")
 write_guides(HERE)
+write_first_sounds(HERE)
 
 
 def examples_as_code(app, ctx, lines):

@@ -23,7 +23,8 @@ GROUPS = {
     "Errors": ["OndesError", "FileError", "DeviceError", "ClusterError"],
 }  # fmt: skip
 # Guides in their order; a page that is listed nowhere comes before the last.
-GUIDES = ["choosing", "limits", "recordings", "separation", "live", "microphones", "tables", "studio"]
+GUIDES = ["choosing", "limits", "recordings", "separation", "live", "microphones", "tables",
+          "studio"]  # fmt: skip
 LAST_GUIDES = ["dictionaries", "gpu", "operations"]
 LISTED_ELSEWHERE = {
     "index", "guides", "start", "commands", "algorithm", "results", "help", "troubleshooting",

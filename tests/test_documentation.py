@@ -289,6 +289,20 @@ def test_every_page_is_reached_from_the_first():
         assert name in listed or f"tutorials/{name}" in listed, name
 
 
+def test_the_first_page_begins_with_sounds_and_the_picture(tmp_path, monkeypatch):
+    from first_sounds import write_first_sounds
+
+    monkeypatch.setenv("ONDES_RECORDINGS", str(tmp_path))  # where there is none: a tune of our own
+    write_first_sounds(tmp_path)
+    text = (tmp_path / "first.html").read_text()
+    files = re.findall(r"src='_static/(first/\d\.ogg)'", text)
+    song, bass, rest = (soundfile.read(tmp_path / "static" / name)[0] for name in files)
+    assert np.std(bass + rest - song) < 0.2 * np.std(song)  # Vorbis is lossy
+    assert min(np.std(bass), np.std(rest)) > 0.3 * np.std(song)
+    beginning = (DOCS / "index.md").read_text().partition("```sh")[0]
+    assert beginning.index(":file: first.html") < beginning.index("figures/studio_music.webp")
+
+
 def test_first_uses_of_a_term_are_found_and_only_these():
     from terms import first_uses, forms_of, glossary_terms
 
@@ -345,6 +359,9 @@ def test_the_conda_recipe_asks_for_what_the_package_asks_for():
 def test_the_gallery_has_at_least_ten_examples_that_compile():
     scripts = sorted((DOCS / "gallery").glob("plot_*.py"))
     assert len(scripts) >= 10
+    on_recordings = re.findall(r'"(plot_\w+)": "\w+/', (DOCS / "conf.py").read_text())
+    assert len(on_recordings) >= 2
+    assert set(on_recordings) <= {script.stem for script in scripts}
     for script in scripts:
         with contextlib.suppress(ImportError):
             compile(script.read_text(encoding="utf-8"), script.name, "exec")
