@@ -16,7 +16,10 @@ GROUPS = {
         "Denoiser", "denoise", "denoise_file", "train", "TrainedSeparator",
     ],
     "Tables": ["levels"],
-    "Arrays: the scikit-learn estimator": ["OnlineNMF", "Solver", "Statistics", "itakura_saito"],
+    "Arrays: the scikit-learn estimator": [
+        "OnlineNMF", "choose_components", "ComponentChoice", "Solver", "Statistics",
+        "itakura_saito",
+    ],
     "Forgetting": ["GrowingMemory", "HalfLife", "PerPass"],
     "Penalties": ["GroupLog", "L1", "LogSparsity", "Smoothness"],
     "Sound": ["read", "Stft", "RawFormat"],

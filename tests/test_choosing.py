@@ -27,7 +27,7 @@ def mixture(n_components, beta, n_frames=400, n_bins=50, seed=0):
     rng = np.random.default_rng(seed)
     shares = rng.gamma(0.4, size=(n_frames, n_components)) + 1e-3
     model = shares @ rng.gamma(0.4, size=(n_components, n_bins)) + 1e-3
-    model /= model.mean()
+    model /= model.mean(axis=1, keepdims=True)
     if beta == 1:
         return rng.poisson(5 * model).astype(float)
     if beta == 2:

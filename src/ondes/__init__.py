@@ -11,6 +11,7 @@ __version__ = "0.2.0"
 _MODULES = {
     "AudioSettings": "signal.audio_settings",
     "ClusterError": "errors",
+    "ComponentChoice": "nmf.choosing",
     "Compute": "nmf.encoding",
     "Denoiser": "separation.denoising",
     "DeviceError": "errors",
