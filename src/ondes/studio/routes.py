@@ -233,7 +233,8 @@ class Studio:
             }
             for number, event in found[:MAX_SHOWN]
         ]
-        return JSONResponse({"n": len(found), "events": shown})
+        band = {"low": rule.low, "high": rule.high}
+        return JSONResponse({"n": len(found), "events": shown, **band})
 
     async def _within(self, request: Request) -> Response:
         given = await _json(request)

@@ -106,6 +106,7 @@ export class Field {
       el("label", {}, "At least ", shortest, " s long"),
       el("label", {}, "Pauses under ", pause, " s do not count"),
       el("p", { id: "n-events", role: "status" }),
+      el("p", { id: "event-band", class: "quiet" }),
       el("div", { class: "scroll" }, el("table", {},
         el("thead", {}, el("tr", {}, ...["", "When", "Length", "Level"].map((text) => el("th", { scope: "col" }, text)))),
         el("tbody", { id: "events" }))));
@@ -213,7 +214,7 @@ export class Field {
     const rule = this.#rule();
     if (!rule.components.length || !byId("events")) return;
     try {
-      const { n, events } = await post("events", rule);
+      const { n, events, low, high } = await post("events", rule);
       if (asked !== this.#asked) return;
       const all = new Map(places().map((place) => [place.id, place]));
       const row = this.#rows.find(({ name }) => name === this.#chosen);
@@ -225,6 +226,7 @@ export class Field {
       this.timeline.marks = this.marks;
       this.timeline.drawLines();
       byId("n-events").textContent = `${n} event${n === 1 ? "" : "s"} of ${rule.name}`;
+      byId("event-band").textContent = `Between ${low} and ${high} Hz`;
       byId("events").replaceChildren(...shown.slice(0, 300).flatMap((event, i) => {
         const isNext = all.size > 1 && event.recording !== shown[i - 1]?.recording;
         const name = isNext && el("tr", {}, el("th", { scope: "rowgroup", colspan: 4 }, all.get(event.recording).name));
