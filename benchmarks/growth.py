@@ -33,7 +33,7 @@ from ondes.demo_scene import make_scene
 
 SR = 44100
 MINUTES = 10
-HOURS = {"flac": (0.5, 1.0, 3.0, 6.0, 24.0)}
+HOURS = {"flac": (0.5, 1.0, 3.0, 6.0, 24.0), "opus": (0.5, 1.0, 3.0)}  # ffmpeg encodes both anew
 HOURS_OF_OTHERS = (0.5, 1.0, 3.0, 6.0)
 FORMATS = ("wav", "flac", "ogg", "opus", "mp3")
 RECORDINGS = (1_000, 10_000, 100_000)
