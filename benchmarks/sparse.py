@@ -248,14 +248,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=("stream", "ends"), default=["stream", "ends"])
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
-    kept = KEPT["sparse"]
-    results = kept.read() if (ROOT / kept.path).exists() else {}
+    kept, found = KEPT["sparse"], dict[str, Any]()
     if "ends" in options.only:
         cells = [(name, beta_loss) for name in SETS for beta_loss in PEERS]
-        results["ends"] = [measure_ends(*cell, options.seeds) for cell in cells]
-        results["n_seeds"] = options.seeds
+        found["ends"] = [measure_ends(*cell, options.seeds) for cell in cells]
+        found["n_seeds"] = options.seeds
     if "stream" in options.only:
-        results["stream"] = [measure_stream(0)]
+        found["stream"] = [measure_stream(0)]
+    results = (kept.read() if (ROOT / kept.path).exists() else {}) | found
     kept.write(results, options.only)
     if {"ends", "stream"} <= results.keys():
         print(table(results))

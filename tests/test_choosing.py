@@ -15,7 +15,7 @@ from sklearn.base import clone
 from test_cli import run
 
 import ondes
-from ondes.nmf.choosing import ComponentChoice, held_out_parts
+from ondes.nmf.choosing import ComponentChoice, _chosen, held_out_parts
 
 rng = np.random.default_rng(5)
 BETAS = {0: "itakura-saito", 1: "kullback-leibler", 2: "frobenius"}
@@ -162,17 +162,25 @@ def test_counts_in_a_sparse_matrix_of_whole_numbers():
 
 
 def test_the_smallest_within_one_standard_error_of_the_best_is_chosen():
-    X = mixture(3, 1, 100, 15)
-    choice = ondes.choose_components(X, range(1, 12), beta_loss=1)
-    scores, chosen = choice.mask_scores, None
-    best = max(range(11), key=lambda row: sum(scores[row]))
-    for row in range(11):
-        worse = [scores[best][n] - scores[row][n] for n in range(4)]
-        mean = sum(worse) / 4
-        error = (sum((each - mean) ** 2 for each in worse) / 3) ** 0.5 / 2
-        if mean <= error and chosen is None:
-            chosen = row + 1
-    assert choice.n_components == chosen
+    rng, n_smaller = np.random.default_rng(1), 0
+    for _ in range(50):
+        scores = rng.standard_normal((6, 4)) + 2 * rng.standard_normal(4)
+        best, chosen = max(range(6), key=lambda row: sum(scores[row])), None
+        for row in range(6):
+            worse = [scores[best][n] - scores[row][n] for n in range(4)]
+            mean = sum(worse) / 4
+            error = (sum((each - mean) ** 2 for each in worse) / 3) ** 0.5 / 2
+            if mean <= error and chosen is None:
+                chosen = row
+        assert _chosen(np.arange(10, 16), scores) == 10 + chosen
+        n_smaller += chosen < best
+    assert 10 < n_smaller < 50
+
+
+def test_the_curve_and_its_spread():
+    choice = ondes.choose_components(mixture(3, 1, 100, 15), [3, 1, 2, 3], beta_loss=1)
+    scores = choice.mask_scores
+    assert choice.candidates.tolist() == [1, 2, 3]
     np.testing.assert_allclose(choice.scores, scores.mean(axis=1))
     np.testing.assert_allclose(choice.spread, scores.std(axis=1, ddof=1) / 2)
 
@@ -327,7 +335,8 @@ X = mixture(2, 1, 60, 12)
         (X, {"start": np.ones((60, 2))}, "start of each component"),
         (X[:1], {}, r"X of shape \(1, 12\) has nothing to hold out"),
         (X[:, :1], {}, r"X of shape \(60, 1\) has nothing to hold out"),
-        (0 * X, {}, "No frame has anything to choose by"),
+        (0 * X, {}, "All frames are silent"),
+        (X, {"sample_weight": np.zeros(60)}, "sample_weight is zero for all frames"),
         (-X, {}, "Negative values"),
         (X, {"sample_weight": np.ones(3)}, "sample_weight of shape"),
         (sparse.csr_array(X), {"beta_loss": 0}, "Itakura|itakura|zeros of sparse input"),

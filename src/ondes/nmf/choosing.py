@@ -382,10 +382,14 @@ def _sample(
     most = max_frames or (MOST_SPARSE_FRAMES if isinstance(frames, SparseFrames) else MOST_FRAMES)
     is_there = tensors.active_rows(frames)
     if weights is not None:
+        if not weights.any():
+            raise ValueError("sample_weight is zero for all frames: nothing to choose by.")
         is_there = is_there & (weights > 0)
     rows = np.flatnonzero(is_there)
     if not len(rows):
-        raise ValueError("No frame has anything to choose by: all are silent or count nothing.")
+        raise ValueError(
+            "All frames are silent or count nothing, so there is nothing to choose by."
+        )
     if len(rows) > most:
         rows = np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
     some = tensors.rows_of(frames, rows)
