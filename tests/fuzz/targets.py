@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import json
 import random
 import sys
@@ -269,3 +270,6 @@ TARGETS = {
     "tables": Target(tables.seeds, tables.mutated, tables.read, FileError),
     "settings": Target(learners.seeds, learners.mutated, learners.read, FileError, 5.0),
 }
+for _name, _package in {"answers": "aiohttp", "training": "torch", "tables": "pyarrow"}.items():
+    if importlib.util.find_spec(_package) is None:
+        del TARGETS[_name]
