@@ -203,21 +203,21 @@ def test_it_sounds_and_mute_solo_and_gain_are_heard(studio):
     mutes = page.locator(".lane .head [data-mute]")
     for n in range(mutes.count()):
         mutes.nth(n).click()
-    studio.wait("ondesStudio.player.level < 1e-4", 5)
+    studio.wait("ondesStudio.player.level < 1e-4")
     page.click("#original")
-    studio.wait("ondesStudio.player.level > 0.02", 5)
+    studio.wait("ondesStudio.player.level > 0.02")
     page.click("#original")
-    studio.wait("ondesStudio.player.level < 1e-4", 5)
+    studio.wait("ondesStudio.player.level < 1e-4")
     mutes.first.click()
-    studio.wait("ondesStudio.player.level > 1e-3", 5)
+    studio.wait("ondesStudio.player.level > 1e-3")
     gain = page.locator(".lane .head [data-gain]").first
     gain.fill("-40")
-    studio.wait("ondesStudio.player.level < 3e-3", 5)
+    studio.wait("ondesStudio.player.level < 3e-3")
     gain.fill("0")
     for n in range(1, mutes.count()):
         mutes.nth(n).click()
     page.locator(".card [data-solo]").first.click()
-    studio.wait("(() => { const g = ondesStudio.store.mix.soloed; return g.size === 1; })()", 5)
+    studio.wait("(() => { const g = ondesStudio.store.mix.soloed; return g.size === 1; })()")
     page.locator(".card [data-solo]").first.click()
     page.keyboard.press("Space")
 
@@ -416,7 +416,7 @@ def test_a_sound_plays_alone_and_solo_dims_the_others(studio):
     loudest, other = (studio.state["components"]["items"][n]["index"] for n in (0, 1))
     for index in (loudest, other):
         _card(studio, index).locator("[data-hear]").click()
-        studio.wait("ondesStudio.player.isPlaying && ondesStudio.player.level > 1e-3", 5)
+        studio.wait("ondesStudio.player.isPlaying && ondesStudio.player.level > 1e-3")
         assert page.locator("[data-hear][aria-pressed=true]").count() == 1
         assert studio.state["mix"]["soloed"] == []
     _card(studio, other).locator("[data-hear]").click()
@@ -588,13 +588,13 @@ def test_stems_with_names_are_played_and_sum_to_the_song(studio, song, tmp_path)
     mutes = page.locator(".stem [data-mute]")
     for n in range(3):
         mutes.nth(n).click()
-    studio.wait("ondesStudio.player.level < 1e-4", 5)
+    studio.wait("ondesStudio.player.level < 1e-4")
     assert page.locator(".stem.unheard").count() == 3
     page.click("#hear-all")
     page.locator(".stem [data-solo]").nth(2).click()
-    studio.wait("ondesStudio.player.level < 0.01", 5)
+    studio.wait("ondesStudio.player.level < 0.01")
     page.click("#numbered")
-    studio.wait("ondesStudio.player.level > 0.02", 5)  # a solo of a stem silences no sound
+    studio.wait("ondesStudio.player.level > 0.02")  # a solo of a stem silences no sound
     page.click("#named")
     page.locator(".stem [data-solo]").nth(2).click()
     page.locator(".stem [data-solo]").nth(1).click()
