@@ -124,6 +124,7 @@ PARTS = (
     Part("docs/separation.md", "denoising", ("denoising",), _from("denoising", "table")),
     Part("docs/live.md", "live", ("live",), _from("live", "table")),
     Part("docs/microphones.md", "rooms", ("rooms",), _from("rooms_page", "table")),
+    Part("docs/tutorials/counts.md", "counts", ("sparse",), _from("sparse", "table")),
     Part("docs/algorithm.md", "why-the-default", ("why_the_default",),
          _from("why_the_default", "table")),
     Part("docs/algorithm.md", "first-dictionary", ("first_dictionary",),
