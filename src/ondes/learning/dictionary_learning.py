@@ -282,7 +282,7 @@ def components_for(items: list[Any], options: RunOptions, given: Settings) -> Co
     --------
     >>> noise = np.random.default_rng(0).standard_normal(16000).astype(np.float32)
     >>> components_for([noise], RunOptions(), {"sr": 8000, "n_fft": 256}).n_frames
-    247
+    253
     """
     if any(not isinstance(each, np.ndarray) and is_stream(each) for each in items):
         raise ValueError(
