@@ -59,9 +59,7 @@ def main() -> None:
         ]
         kept.write(results, ["separators"])
     if given.devices:
-        results["devices"] = [
-            _device(buffer, given.seconds, given.beside) for buffer in BUFFERS_MS
-        ]
+        results["devices"] = [_device(buffer, given.seconds, given.beside) for buffer in BUFFERS_MS]
         kept.write(results, ["devices"])
 
 
