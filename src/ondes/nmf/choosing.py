@@ -137,8 +137,8 @@ def choose_components(
     the noise of the others. The choice is the smallest candidate whose score is within one standard
     error of the best.
 
-    Neighbouring entries must not have the same noise: a spectrogram with overlapping frames or a
-    smooth image has it, and more components are chosen than separate best.
+    Data that are never exactly a sum of a few parts, such as the sound of an orchestra, have no true
+    number: many components are chosen then, up to the largest candidate.
 
     Parameters
     ----------
