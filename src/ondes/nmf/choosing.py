@@ -137,8 +137,8 @@ def choose_components(
     the noise of the others. The choice is the smallest candidate whose score is within one standard
     error of the best.
 
-    Data that are never exactly a sum of a few parts, such as the sound of an orchestra, have no true
-    number: many components are chosen then, up to the largest candidate.
+    Data that are never exactly a sum of a few parts, such as the sound of an orchestra, have no
+    true number: many components are chosen then, up to the largest candidate.
 
     Parameters
     ----------
