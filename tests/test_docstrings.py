@@ -21,6 +21,7 @@ PUBLIC = (
     *(
         "AudioSettings",
         "ClusterError",
+        "ComponentChoice",
         "Compute",
         "Denoiser",
         "DeviceError",
@@ -39,7 +40,7 @@ PUBLIC = (
         "Stft",
         "TrainedSeparator",
     ),
-    "levels",
+    *("choose_components", "levels"),
     *("denoise", "denoise_file", "discover_sources", "itakura_saito", "learn", "load", "read"),
     *("separate", "separate_file", "train"),
 )

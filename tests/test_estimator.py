@@ -20,7 +20,6 @@ import ondes
 
 
 @pytest.mark.filterwarnings("ignore:PerPass")  # of partial_fit
-@pytest.mark.filterwarnings("ignore:.* entries of X are exactly zero")
 @parametrize_with_checks(
     [
         ondes.OnlineNMF(),

@@ -225,13 +225,17 @@ NO_DEVICE = {
 SIZE_UNKNOWN = {("forgetting", 3): "PerPass.*not known.*HalfLife"}
 NOT_CHOSEN = {("n_components", 1): "n_components='auto' is chosen by `fit` of an array"}
 ONE_PASS = {"n_passes": 1, "shuffle": False}
-NO_PASSES = NO_DEVICE | NOT_CHOSEN | {
-    "restarts": "restarts='warm' is of `fit`",
-    "tol": "tol=0.1 ends `fit`",
-    "n_init": "n_init=3 is of `fit`",
-    ("start", 1): "start of each frame needs `fit`",
-    "remainder": "remainder='carry' needs `fit`",
-}
+NO_PASSES = (
+    NO_DEVICE
+    | NOT_CHOSEN
+    | {
+        "restarts": "restarts='warm' is of `fit`",
+        "tol": "tol=0.1 ends `fit`",
+        "n_init": "n_init=3 is of `fit`",
+        ("start", 1): "start of each frame needs `fit`",
+        "remainder": "remainder='carry' needs `fit`",
+    }
+)
 ROUTES = {
     "fit of an array": Route(fit, NO_DEVICE),
     "fit of a list": Route(lambda settings, X: fit(settings, [X[:20], X[20:]]), NO_DEVICE),
