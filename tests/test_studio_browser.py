@@ -1008,7 +1008,7 @@ def test_a_song_can_be_dropped_and_finding_can_be_cancelled(browser, tmp_path):
         page.wait_for_selector("#job:not([hidden]) >> text=Finding sounds")
         page.click("#cancel")
         page.wait_for_selector("#messages p:has-text('Cancelled')")
-        assert page.locator("#find-music").is_visible()
+        page.wait_for_selector("#find-music", state="visible")
         assert studio.state["job"]["state"] == "cancelled"
         assert studio.faults == []
         page.close()
