@@ -41,7 +41,7 @@ POSITION = {"recordings": [["a.wav", 8000, 96000], ["b", 0, None]], "loudest": [
 
 
 def kept(model=MODEL, position=POSITION, settings=RUN, **others):
-    return Checkpoint(model, position, settings, **others)
+    return Checkpoint(model, position, settings, **others).document()
 
 
 # ---- written and read ----

@@ -358,6 +358,27 @@ def test_an_interrupted_run_is_resumed_from_its_checkpoint(recordings, tmp_path)
 
 
 @NEEDS_TORCH
+def test_a_failing_disk_is_reported_once_and_training_goes_on(recordings, tmp_path, monkeypatch):
+    monkeypatch.setattr("ondes.learning.separator_training.trainer.EVERY_S", 0.0)
+    path = tmp_path / "folder" / "c"
+    path.parent.mkdir()
+
+    def take_the_folder_away(progress):
+        if path.parent.exists():
+            assert path.exists()
+            path.parent.rename(tmp_path / "away")
+
+    settings = SETTINGS | {"checkpoint": path, "progress": take_the_folder_away}
+    with pytest.warns(RuntimeWarning) as warned:
+        trained = train(sources(recordings), n_updates=24, **settings)
+    assert [str(each.message) for each in warned] == [
+        f"{path}: cannot be written (its folder does not exist), so the previous checkpoint stays; "
+        "training goes on and tries again every 60 s."
+    ]
+    assert trained.history.n_updates == 24
+
+
+@NEEDS_TORCH
 def test_bad_input_is_one_sentence(recordings, tmp_path):
     soundfile.write(tmp_path / "one.wav", np.ones(SR), SR)
     (tmp_path / "silent").mkdir()

@@ -29,11 +29,12 @@ from ondes.models.model_file import (
     read_document,
 )
 
-__all__ = ["Checkpoint", "CheckpointFile", "check_same_run", "read", "write"]
+__all__ = ["EVERY_S", "Checkpoint", "CheckpointFile", "check_same_run", "read", "write"]
 
 # What does the work may change on the way; the run's own settings have the last two.
 FREE_PARAMETERS = (*NOT_SAVED, "backend", "device", "precision", "n_passes", "random_state")
 MAX_SHOWN = 60
+EVERY_S = 60.0  # from one to the next
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,17 @@ class Checkpoint:
     failures: Mapping[str, str] = field(default_factory=dict)
     before: TrainingHistory | None = None
 
+    def document(self) -> dict[str, Any]:
+        """The content of the file as a tree of values."""
+        run = {
+            "position": self.position,
+            "settings": dict(self.settings),
+            "failures": [list(pair) for pair in self.failures.items()],
+            "before": self.before,
+        }
+        learned = self.dictionary
+        return document_of(learned.learner, learned.audio, learned.history) | {"run": run}
+
 
 class CheckpointFile:
     """The checkpoint of a run, of which it is the only writer; without a path it does nothing.
@@ -68,13 +80,13 @@ class CheckpointFile:
 
     Parameters
     ----------
-    path : Path or None
+    path : str, Path or None
     every : float
         Seconds from one to the next.
     """
 
-    def __init__(self, path: Path | None, every: float) -> None:
-        self._path, self._every = path, every
+    def __init__(self, path: str | Path | None, every: float) -> None:
+        self._path, self._every = None if path is None else Path(path), every
         self._lock: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         self._due = 0.0
         self._is_failing = False
@@ -95,6 +107,17 @@ class CheckpointFile:
         """Whether the last one is old enough."""
         return self._path is not None and time.monotonic() >= self._due
 
+    def is_there(self, resume: bool) -> bool:
+        """Whether there is one to resume from; FileError where it should not be resumed."""
+        if self._path is None or not self._path.exists():
+            return False
+        if not resume:
+            raise FileError(
+                self._path,
+                "belongs to an unfinished run; resume it, or delete the file to start over",
+            )
+        return True
+
     def resumed(
         self, resume: bool, dictionary: Dictionary, settings: Mapping[str, Any]
     ) -> Checkpoint | None:
@@ -102,23 +125,18 @@ class CheckpointFile:
         if self._path is None:
             return None
         packed(self._path, _deciding_settings(dictionary, settings))  # a class no file can hold?
-        if not self._path.exists():
+        if not self.is_there(resume):
             return None
-        if not resume:
-            raise FileError(
-                self._path,
-                "belongs to an unfinished run; resume it, or delete the file to start over",
-            )
         kept = read(self._path)
         check_same_run(self._path, (kept.dictionary, kept.settings), (dictionary, settings))
         return kept
 
-    def write(self, checkpoint: Callable[[], Checkpoint]) -> None:
-        """Replace the last checkpoint."""
+    def write(self, document: Callable[[], dict[str, Any]]) -> None:
+        """Replace the last checkpoint by one with this content."""
         if self._path is None:
             return
         try:
-            write(self._path, checkpoint())
+            write(self._path, document())
             self._is_failing = False
         except FileError as error:
             if not self._is_failing:
@@ -132,16 +150,8 @@ class CheckpointFile:
         self._due = time.monotonic() + self._every
 
 
-def write(path: str | Path, checkpoint: Checkpoint) -> None:
+def write(path: str | Path, document: dict[str, Any]) -> None:
     """Replace the last checkpoint; FileError where that is impossible, and the last one stays."""
-    run = {
-        "position": checkpoint.position,
-        "settings": dict(checkpoint.settings),
-        "failures": [list(pair) for pair in checkpoint.failures.items()],
-        "before": checkpoint.before,
-    }
-    learned = checkpoint.dictionary
-    document = document_of(learned.learner, learned.audio, learned.history) | {"run": run}
     write_atomically(path, packed(path, document), force=True)
 
 

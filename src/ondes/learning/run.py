@@ -16,7 +16,7 @@ import numpy as np
 
 from ondes.cores import n_threads
 from ondes.errors import ClusterError, FileError
-from ondes.learning.checkpoint import Checkpoint, CheckpointFile, check_same_run
+from ondes.learning.checkpoint import EVERY_S, Checkpoint, CheckpointFile, check_same_run
 from ondes.learning.corpus import Corpus, RecordingInputs, found
 from ondes.learning.interruption import Failures, StopSignals
 from ondes.models.archive import sentence_part
@@ -46,7 +46,6 @@ SEGMENT_SAMPLES = 2**18  # consecutive samples of a recording: a round has many 
 STREAM_FRAMES = 1000  # a stream is learned from within ten seconds
 MAX_READERS = 4  # more of them wait for the interpreter's lock
 MAX_FILES_NAMED = 1000
-EVERY_S = 60.0
 N_SHARDS = 8
 OTHER_NAME = "choose another name, or replace it (--force)"
 # What only `fit` does, by parameter: the value that asks for nothing, and what to do instead.
@@ -245,11 +244,10 @@ class Run:
         elif isinstance(forgetting, PerPass) and self._counts(forgetting):
             self._n_in_set = self._n_active()
         options = self.options
-        path = None if options.checkpoint is None else Path(options.checkpoint)
         every = EVERY_S if options.checkpoint_every is None else options.checkpoint_every
         with self.open_batches() as batches:
             self._position = batches.position
-            with CheckpointFile(path, every) as file, self.signals:
+            with CheckpointFile(options.checkpoint, every) as file, self.signals:
                 self._train(batches, file)
         if not _has_learned(self.learner):
             if self.signals.is_requested():
@@ -352,10 +350,10 @@ class Run:
             self.failures(name, FileError(name, reason))
         return True
 
-    def _checkpoint(self) -> Checkpoint:
+    def _checkpoint(self) -> dict[str, Any]:
         dictionary = Dictionary(self.learner, self.audio, self._history())
         position, reasons = self._position.state(), self.failures.reasons
-        return Checkpoint(dictionary, position, self.settings, reasons, self._before)
+        return Checkpoint(dictionary, position, self.settings, reasons, self._before).document()
 
     # ---- where a batch is summarised ----
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ondes.cores import each, n_cores
+from ondes.learning.checkpoint import EVERY_S
 from ondes.learning.separator_training.mixtures import (
     Mixtures,
     TrainingSettings,
@@ -32,7 +33,6 @@ __all__ = ["SeparatorProgress", "SeparatorTrainer"]
 N_CHECKS = 12  # of the held-out mixtures, in a run
 N_HELD_OUT = 32  # mixtures
 PATIENCE = 5  # checks without a better one that end training
-SAVE_S = 60.0  # seconds between two checkpoints
 REFRESH_STEPS = 50  # updates between two refreshes of the pools
 
 
@@ -177,7 +177,7 @@ class SeparatorTrainer:
                 self._check()
                 save()
                 saved = elapsed
-            elif elapsed - saved > SAVE_S:
+            elif elapsed - saved > EVERY_S:
                 save()
                 saved = elapsed
             if progress is not None and (elapsed - reported > 0.5 or self.share_done >= 1):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,15 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.atomic_file import check_destination, exclusive_writer, write_atomically
 from ondes.errors import FileError
+from ondes.learning.checkpoint import EVERY_S, CheckpointFile
 from ondes.learning.dictionary_learning import learn
 from ondes.learning.interruption import Failures, StopSignals
 from ondes.models.archive import sentence_part
 from ondes.models.band_network import BandWeights
 from ondes.models.history import SeparatorHistory
 from ondes.models.loading import SHELF, from_shelf, load
-from ondes.models.model_file import packed, read_document, separator_document, separator_of
+from ondes.models.model_file import read_document, separator_document, separator_of
 from ondes.models.trained_separator import TrainedSeparator
 from ondes.signal.audio_settings import AudioSettings, passband
 from ondes.signal.stft import Stft
@@ -124,29 +123,24 @@ def train(
     if not 0 < minutes < 1e6 or (n_updates is not None and n_updates < 1):
         raise ValueError("minutes and n_updates must be positive.")
     ready(device)
-    start = start_of(start, tuple(sources), sr, n_components, n_fft or hop_length)
-    is_changed = bool(n_components or n_fft or hop_length) or sr != RATE_OF_FRAMES
-    first = None if start is None else _start(start, is_changed)
-    n_fft = n_fft or FRAMES.at_rate(sr / RATE_OF_FRAMES).n_fft
-    stft = Stft(n_fft, hop_length or n_fft // 4)
-    audio = AudioSettings(sr, stft, spectrum="magnitude", fmax=passband(sr))
-    if first is None:
-        training = TrainingSettings.for_device(device)
+    names, failures = tuple(sources), Failures(on_error)
+    start = start_of(start, names, sr, n_components, n_fft or hop_length)
+    weights: BandWeights | None = None
+    if start is None:
+        audio, training = _audio(sr, n_fft, hop_length), TrainingSettings.for_device(device)
         n_components = n_components or training.n_components
     else:
-        training = TrainingSettings.for_start(device)
-        audio, weights = first.audio, with_sources(first, tuple(sources))
-    names, failures = tuple(sources), Failures(on_error)
+        first = _start(start, bool(n_components or n_fft or hop_length) or sr != RATE_OF_FRAMES)
+        audio, training = first.audio, TrainingSettings.for_start(device)
+        weights = with_sources(first, names)
     recordings = [
         SourceRecordings.of(name, sources[name], audio, random_state, failures) for name in names
     ]
     _check_disjoint(recordings)
     signals = StopSignals(enabled=return_on_interrupt or checkpoint is not None)
     with ExitStack() as stack:
-        if checkpoint is not None:
-            check_destination(checkpoint, force=True)
-            stack.enter_context(exclusive_writer(Path(checkpoint)))
-            _check_resumable(Path(checkpoint), resume)
+        file = stack.enter_context(CheckpointFile(checkpoint, EVERY_S))
+        is_resumed = file.is_there(resume)
         pools = [
             SamplePool(each.training, audio, random_state, on_error=failures) for each in recordings
         ]
@@ -160,46 +154,30 @@ def train(
             "recordings": [each.mark for each in recordings],
             "sound": [_digest(pool.samples) for pool in (*pools, *held_out)],
             "sr": sr,
-            "n_fft": n_fft,
+            "n_fft": audio.stft.n_fft,
             "hop_length": audio.stft.hop_length,
             "n_components": n_components,
             "random_state": random_state,
-            "start": digest(weights) if first else None,
+            "start": None if weights is None else digest(weights),
         }
-        state = None
-        if checkpoint is not None:
-            state = _read_state(Path(checkpoint), settings)
+        state = _read_state(Path(str(checkpoint)), settings) if is_resumed else None
         network: Network | BandNetwork
-        if first is not None:
+        if weights is not None:
             network = BandNetwork(weights)
         else:
-            dictionaries = [np.ones((n_components or 1, audio.n_bins))] * len(pools)
+            shape = n_components or 1, audio.n_bins
+            dictionaries = [np.ones(shape)] * len(pools)
             if state is None:  # else they are in it
                 dictionaries = [
-                    learn(
-                        pool.samples[: FRAMES_LEARNED * audio.stft.hop_length],
-                        n_components,
-                        sr=sr,
-                        n_fft=n_fft,
-                        hop_length=audio.stft.hop_length,
-                        random_state=random_state,
-                        n_jobs=-1,
-                    ).components
-                    for pool in pools
+                    _learned(pool.samples, shape[0], audio, random_state) for pool in pools
                 ]
             network = Network(dictionaries, NetworkSettings(), training.n_without_gradient)
         trainer = SeparatorTrainer(
-            names,
-            network,
-            pools,
-            held_out,
-            audio,
-            training=training,
-            device=device,
-            seed=random_state,
-        )
-        if state is not None and checkpoint is not None:
-            with _resuming(checkpoint):
+            names, network, pools, held_out, audio,
+            training=training, device=device, seed=random_state,
+        )  # fmt: skip
+        if state is not None:
+            with _resuming(str(checkpoint)):
                 trainer.restore(state)
 
         def separator() -> TrainedSeparator:
@@ -212,29 +190,39 @@ def train(
             )
             return TrainedSeparator(names, audio, trainer.weights(), history)
 
+        def document() -> dict[str, Any]:
+            training = {"settings": settings, "state": trainer.state()}
+            return separator_document(separator().saved) | {"training": training}
+
         def save() -> None:
-            if checkpoint is not None:
-                document = separator_document(separator().saved)
-                document |= {"training": {"settings": settings, "state": trainer.state()}}
-                try:
-                    write_atomically(checkpoint, packed(checkpoint, document), force=True)
-                except FileError as error:
-                    reason = f"{str(error).rstrip('.')}, so the previous checkpoint stays"
-                    warnings.warn(f"{reason}; training goes on.", RuntimeWarning, stacklevel=3)
+            file.write(document)
 
         with signals:
-            trainer.run(
-                60 * minutes - (time.perf_counter() - begin),
-                n_updates,
-                progress=progress,
-                should_stop=signals.is_requested,
-                save=save,
-            )
+            seconds = 60 * minutes - (time.perf_counter() - begin)
+            should_stop = signals.is_requested
+            trainer.run(seconds, n_updates, progress=progress, should_stop=should_stop, save=save)
         if signals.is_requested():
             save()
             if not return_on_interrupt:
                 raise KeyboardInterrupt
         return separator()
+
+
+def _audio(sr: int, n_fft: int | None, hop_length: int | None) -> AudioSettings:
+    n_fft = n_fft or FRAMES.at_rate(sr / RATE_OF_FRAMES).n_fft
+    stft = Stft(n_fft, hop_length or n_fft // 4)
+    return AudioSettings(sr, stft, spectrum="magnitude", fmax=passband(sr))
+
+
+def _learned(
+    samples: NDArray[np.int16], n_components: int, audio: AudioSettings, seed: int
+) -> NDArray[np.float64]:
+    """The dictionary of a source that its network starts from."""
+    n_fft, hop_length = audio.stft.n_fft, audio.stft.hop_length
+    return learn(
+        samples[: FRAMES_LEARNED * hop_length], n_components, sr=audio.sr, n_fft=n_fft,
+        hop_length=hop_length, random_state=seed, n_jobs=-1,
+    ).components  # fmt: skip
 
 
 def start_of(
@@ -296,16 +284,7 @@ def _digest(samples: NDArray[np.int16]) -> str:
     return hashlib.sha256(samples.tobytes()).hexdigest()[:32]
 
 
-def _check_resumable(path: Path, resume: bool) -> None:
-    if path.exists() and not resume:
-        raise FileError(
-            path, "belongs to an unfinished run; resume it, or delete the file to start over"
-        )
-
-
-def _read_state(path: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
+def _read_state(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     document = read_document(path)
     separator_of(path, document)
     with _resuming(path):
