@@ -7,6 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 import soundfile
+from test_separation import speech_like
 
 import ondes
 from ondes.demo_scene import make_scene
@@ -346,11 +347,7 @@ def test_a_voice_is_divided_from_the_noise_of_its_pauses(tmp_path):
 
 
 def test_a_talk_a_song_and_recordings_of_the_field_are_told_apart(song, tmp_path):
-    rng = np.random.default_rng(0)
-    time = np.arange(20 * 16000) / 16000
-    words = np.repeat(rng.random(100) < 0.6, 3200) * np.sin(np.pi * 5 * time) ** 2
-    talk = words * sum(np.sin(2 * np.pi * 150 * k * time) / k for k in range(1, 12))
-    soundfile.write(tmp_path / "talk.wav", 0.1 * talk + 1e-4, 16000)
+    soundfile.write(tmp_path / "talk.wav", speech_like(20, 0), 16000)
     opened = {
         name: open_recording(path, "r1", name, tmp_path)
         for name, path in {

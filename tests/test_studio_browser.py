@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from test_separation import speech_like
 
 import ondes
 from ondes.demo_scene import make_scene
@@ -702,10 +703,8 @@ QUIET_CORNER = (
 def _write_talk(path):
     """Syllables after two seconds of nothing but noise."""
     rng = np.random.default_rng(0)
-    seconds = np.arange(6 * 16000) / 16000
-    tones = sum(np.sin(2 * np.pi * 150 * k * seconds) / k for k in range(1, 12))
-    voice = np.where(seconds > 2, 4 * tones * (np.sin(9 * seconds) > 0), 0)
-    noisy = 0.1 * (voice + 0.05 * rng.standard_normal(len(seconds)))
+    voice = np.concatenate([np.zeros(2 * 16000), 2 * speech_like(4, 0)])
+    noisy = voice + 0.005 * rng.standard_normal(len(voice))
     soundfile.write(path, noisy, 16000, subtype="FLOAT")
     return noisy
 

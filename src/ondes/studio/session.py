@@ -24,7 +24,7 @@ from ondes.studio.export import Download, Export
 from ondes.studio.jobs import Busy, Job, Jobs, Progress, sentence
 from ondes.studio.playback import Listening
 from ondes.studio.project import History, Mix, Project, Span
-from ondes.studio.recording import Recording, digest_of, kind_of, open_recording
+from ondes.studio.recording import Recording, digest_of, is_of_the_field, kind_of, open_recording
 from ondes.studio.stems import Stems, measured_levels
 from ondes.studio.work_file import Work, pack_work, read_work
 
@@ -410,7 +410,7 @@ class Session:
         """Put saved work in the place of the present one."""
         progress(0.0, "Reading the recordings")
         project, model, cleaner, stems = work.on(recordings), None, None, None
-        kind = "field" if kind_of(recordings) == "field" else "music"
+        kind = "field" if is_of_the_field(recordings) else "music"
         if work.dictionary is not None:
             model = self.add_model(finding.measured(work.dictionary, recordings, progress))
         if work.cleaner is not None:
