@@ -30,6 +30,7 @@ REDRAW_S = 0.1
 STEP_DB, LEAST_DB, MOST_DB = 3.0, -60.0, 24.0
 BAR_DB, BAR_WIDTH = 60.0, 30
 SPEECH = "speech"
+HALF_LIFE_S = 60.0
 KEYS = "1-9 choose, + and - change its gain, m mutes it, q ends"
 
 
@@ -70,9 +71,7 @@ KEYS = "1-9 choose, + and - change its gain, m mutes it, q ends"
     "--half-life",
     type=click.FloatRange(0, min_open=True),
     metavar="S",
-    default=60.0,
-    show_default=True,
-    help="With --learn, seconds after which sound counts half.",
+    help="With --learn of a new file, seconds after which sound counts half.  [default: 60]",
 )
 @click.option(
     "--record", metavar="FOLDER", help="Write the input and all sources as WAV into this folder."
@@ -124,10 +123,11 @@ def live(**given: Any) -> int:
     files = _files(model.names, given)
     if given["learned"] and not others:
         raise click.UsageError("--learn learns the sources that are not heard; choose with --hear.")
-    dictionary = _dictionary_to_go_on(given["learned"])
+    dictionary = _dictionary_to_go_on(given)
     source, sink = find_device("input", given["source"]), find_device("output", given["sink"])
     session = _Session(model, hear, others, files, dictionary, source, sink, given)
-    is_interrupted = session.run()
+    with terminal.warnings_shown_by():
+        is_interrupted = session.run()
     if given["as_json"]:
         terminal.print_json(session.facts())
     else:
@@ -205,11 +205,19 @@ def _files(names: Sequence[str], given: dict[str, Any]) -> dict[str, Path]:
     return files
 
 
-def _dictionary_to_go_on(path: str | None) -> Dictionary | None:
+def _dictionary_to_go_on(given: dict[str, Any]) -> Dictionary | None:
     from ondes.cli.models import load_dictionary
 
+    path, half_life = given["learned"], given["half_life"]
+    if path is None and half_life is not None:
+        raise click.UsageError("--half-life is of --learn MODEL; give that, or leave it out.")
     if path is None or not os.path.lexists(path):
         return None
+    if half_life is not None:
+        raise click.UsageError(
+            f"{printable(path)} is there, and learning goes on with the half-life that it was "
+            "begun with; leave out --half-life, or choose another file."
+        )
     return load_dictionary(path)
 
 
@@ -249,7 +257,7 @@ class _Session:
                 others,
                 self.sr,
                 n_channels,
-                half_life=given["half_life"],
+                half_life=given["half_life"] or HALF_LIFE_S,
                 dictionary=dictionary,
                 delay=given["delay"],
             )
@@ -270,21 +278,24 @@ class _Session:
 
     def run(self) -> bool:
         """Until the end; whether Ctrl-C was that."""
+        from ondes.signal.audio_writer import deferred_signals
+
         is_interrupted = False
-        with contextlib.ExitStack() as stack:
-            if self._recorder is not None:
-                for file in self._recorder.files.values():
-                    make_folder(file, stack)
-            for listener in self._listeners:
-                stack.enter_context(listener)
-            try:
+        try:
+            with contextlib.ExitStack() as stack:
+                if self._recorder is not None:
+                    for file in self._recorder.files.values():
+                        make_folder(file, stack)
+                for listener in self._listeners:
+                    stack.enter_context(listener)
                 self._listen()
-            except KeyboardInterrupt:
-                is_interrupted = True
+        except KeyboardInterrupt:
+            is_interrupted = True
+        with deferred_signals():
+            if self._learner is not None and self._learner.learned is not None:
+                self._learner.learned.save(self._given["learned"], force=True)
         for listener in self._listeners:
             listener.check()
-        if self._learner is not None and self._learner.learned is not None:
-            self._learner.learned.save(self._given["learned"], force=True)
         return is_interrupted
 
     def _listen(self) -> None:
@@ -338,6 +349,7 @@ class _Session:
             "n_overflows": sound.n_overflows,
             "missing": sound.waiting.n_missing / self.sr,
             "left_out": sound.waiting.n_left_out / self.sr,
+            "not_written": sum(each.n_left_out for each in self._listeners) / self.sr,
             "files": {} if self._recorder is None else self._recorder.files,
             "learned": self._given["learned"],
         }
@@ -350,6 +362,11 @@ class _Session:
             f"core; {1000 * facts['missing']:.0f} ms were missing in gaps, "
             f"{1000 * facts['left_out']:.0f} ms left out."
         )
+        if facts["not_written"]:
+            terminal.complain(
+                f"{1000 * facts['not_written']:.0f} ms of it were heard, but not recorded or "
+                "learned from: the disk or the processor was too slow."
+            )
         for file in facts["files"].values():
             terminal.say(printable(str(file)))
         if self._learner is not None and self._learner.learned is not None:

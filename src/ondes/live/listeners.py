@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ondes.errors import FileError, OndesError
-from ondes.signal.audio_writer import AudioWriter
+from ondes.signal.audio_writer import MAX_WAV_BYTES, AudioWriter, deferred_signals
 
 __all__ = ["StemLearner", "StemRecorder"]
 
@@ -26,14 +27,18 @@ Stems = Mapping[str, Samples]
 MOST_WAITING = 3000  # blocks: half a minute
 SAMPLE_BYTES = 4
 LEAST_S = 1.0  # of sound, that something can be learned from
+LEAST_FREE = 2**26  # bytes of a disk: a full one could not complete what is recorded
 
 
 class _Listener:
-    """A thread that is given blocks; what it cannot keep up with is left out, and counted."""
+    """A thread that is given blocks; what it cannot keep up with is left out, and counted.
+
+    Signals wait until it has completed its work: a second Ctrl-C must not lose it.
+    """
 
     def __init__(self) -> None:
         self._blocks: queue.Queue[Any] = queue.Queue(MOST_WAITING)
-        self.n_left_out = 0
+        self.n_left_out = 0  # samples
         self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -42,20 +47,22 @@ class _Listener:
         return self
 
     def __exit__(self, *_: object) -> None:
-        while self._thread.is_alive():
-            with contextlib.suppress(queue.Full):
-                self._blocks.put(None, timeout=0.1)
-                break
-        self._thread.join()
+        with deferred_signals():
+            while self._thread.is_alive():
+                with contextlib.suppress(queue.Full):
+                    self._blocks.put(None, timeout=0.1)
+                    break
+            self._thread.join()
 
     def __call__(self, stems: Stems) -> None:
         """Take the next samples."""
-        if not len(next(iter(stems.values()))):
+        n = len(next(iter(stems.values())))
+        if not n:
             return
         try:
             self._blocks.put_nowait(self._part(stems))
         except queue.Full:
-            self.n_left_out += 1
+            self.n_left_out += n
 
     def check(self) -> None:
         """Raise what went wrong."""
@@ -78,7 +85,9 @@ class _Listener:
 class StemRecorder(_Listener):
     """Writes the input and every source to files; a context manager.
 
-    The input is the sum of the sources, so that it lies beside them sample by sample.
+    The input is the sum of the sources, so that it lies beside them sample by sample. A WAV file is
+    full after hours: then others begin, such as ``input-2.wav``. Where the disk is nearly full,
+    recording ends with an error, and what was recorded is complete.
 
     Parameters
     ----------
@@ -86,25 +95,77 @@ class StemRecorder(_Listener):
         Of the sources, and of "input".
     sr, n_channels : int
     force : bool
+    n_most : int, optional
+        Samples in a file; by default what a WAV file holds.
+    least_free : int
+        Bytes that are left free on the disk.
+
+    Attributes
+    ----------
+    files : dict of str to Path
+        Of all parts; those of the second are called "input-2" and so on.
     """
 
     def __init__(
-        self, files: Mapping[str, Path], sr: int, n_channels: int, force: bool = False
+        self,
+        files: Mapping[str, Path],
+        sr: int,
+        n_channels: int,
+        force: bool = False,
+        *,
+        n_most: int | None = None,
+        least_free: int = LEAST_FREE,
     ) -> None:
         super().__init__()
-        self.files = dict(files)
+        self.files, self._first = dict(files), dict(files)
         self._facts, self._force = (sr, n_channels), force
+        self._n_most = n_most or MAX_WAV_BYTES // (SAMPLE_BYTES * n_channels)
+        self._least_free = least_free
+        self._folder = next(iter(self._first.values())).parent
+        self._is_full = False
 
     def _work(self) -> None:
+        rest, part = self._write(self._first, None), 1
+        while rest is not None:
+            part += 1
+            files = {
+                name: file.with_stem(f"{file.stem}-{part}") for name, file in self._first.items()
+            }
+            self.files |= {f"{name}-{part}": file for name, file in files.items()}
+            rest = self._write(files, rest)
+        if self._is_full:
+            raise FileError(
+                self._folder,
+                "is on a disk that is nearly full: recording has ended, and what was recorded is "
+                "complete; make room, or record into another folder",
+            )
+
+    def _write(self, files: Mapping[str, Path], stems: Stems | None) -> Stems | None:
+        """Write one part, from these samples on; return the first that it has no room for."""
+        sr, n_channels = self._facts
+        n_written = n_checked = 0
         with contextlib.ExitStack() as stack:
             writers = {
-                name: stack.enter_context(AudioWriter(file, *self._facts, force=self._force))
-                for name, file in self.files.items()
+                name: stack.enter_context(AudioWriter(file, sr, n_channels, force=self._force))
+                for name, file in files.items()
             }
-            while (stems := self._blocks.get()) is not None:
+            if stems is None:
+                stems = self._blocks.get()
+            while stems is not None:
                 parts = list(stems.values())
-                for name, writer in writers.items():
+                n = len(parts[0])
+                if n_written and n_written + n > self._n_most:
+                    return stems
+                for name, writer in zip(files, writers.values(), strict=True):
                     writer.write(stems[name] if name in stems else sum(parts[1:], parts[0]))
+                n_written += n
+                if n_written >= n_checked:
+                    n_checked = n_written + sr
+                    if shutil.disk_usage(self._folder).free < self._least_free:
+                        self._is_full = True
+                        return None
+                stems = self._blocks.get()
+        return None
 
 
 class StemLearner(_Listener):

@@ -141,7 +141,7 @@ class LiveSound:
         self._source, self._sink, self._block_size = source, sink, block_size
         self.waiting = WaitingSound(n_channels, block_size, sr)
         self._n_in = self.n_overflows = 0
-        self.processor_seconds = self.longest_seconds = 0.0
+        self.processor_seconds = self.longest_seconds = self.device_seconds = 0.0
         self._failure: BaseException | None = None
         self._latest = {"input": 0.0, "output": 0.0}
 
