@@ -21,7 +21,7 @@ from test_shelf import SR, all_masks, magnitudes, weights
 import ondes
 from ondes.live.mix import LiveMix
 from ondes.live.sound import WaitingSound
-from ondes.models.live_network import LiveBandMasks
+from ondes.models.band_network import LiveBandMasks
 
 PATIENCE_S = 30.0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -280,8 +280,39 @@ class Learner(Protocol):
         """Learn from the next frames, and return all sources as they are known now."""
 
 
+class FollowingModel:
+    """A `Model` of sources that are learned from the mixture while it is separated."""
+
+    sources: Sources
+    batch_size: int | None
+    together: ClassVar[bool]  # as of `DictionaryVariances`
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all sources."""
+        return self.sources.names
+
+    @property
+    def audio(self) -> AudioSettings:
+        """Of the frames that the known sources were learned from."""
+        return self.sources.audio
+
+    def masks(self, compute: Compute) -> MaskStream:
+        """Begin a stream of masks; see `Model`."""
+        masks = LearningMasks(self._learner(compute), self, self.batch_size, compute)
+        return HostMasks.where_needed(masks, compute)
+
+    def variances(self, n_bins: int, compute: Compute) -> SourceVariances:
+        """The same for spatial separation; see `Model`."""
+        learner = self._learner(compute)
+        return LearningVariances(learner, self.sources, n_bins, together=self.together)
+
+    def _learner(self, compute: Compute) -> Learner:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, eq=False)
-class AdaptingSources:
+class AdaptingSources(FollowingModel):
     """Sources of which some follow the mixture: a `Model`; see `AdaptedSources`.
 
     Use it for the source that its dictionary describes less well, such as music under a voice.
@@ -307,32 +338,14 @@ class AdaptingSources:
     sources: Sources
     moving: tuple[str, ...]
     batch_size: int | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of all sources."""
-        return self.sources.names
-
-    @property
-    def audio(self) -> AudioSettings:
-        """Of the frames that the sources were learned from."""
-        return self.sources.audio
-
-    def masks(self, compute: Compute) -> MaskStream:
-        """Begin a stream of masks; see `Model`."""
-        masks = LearningMasks(self._learner(compute), self, self.batch_size, compute)
-        return HostMasks.where_needed(masks, compute)
-
-    def variances(self, n_bins: int, compute: Compute) -> SourceVariances:
-        """The same for spatial separation; see `Model`."""
-        return LearningVariances(self._learner(compute), self.sources, n_bins, together=True)
+    together: ClassVar[bool] = True
 
     def _learner(self, compute: Compute) -> AdaptedSources:
         return AdaptedSources(self.sources, self.moving, compute)
 
 
 @dataclass(frozen=True, eq=False)
-class SourcesWithFree:
+class SourcesWithFree(FollowingModel):
     """Sources, and one more that is learned from the mixture: a `Model`; see `FreeComponents`.
 
     Attributes
@@ -354,25 +367,12 @@ class SourcesWithFree:
     name: str = REST
     random_state: int = 0
     batch_size: int | None = None
+    together: ClassVar[bool] = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """Of all sources, the new one last."""
         return (*self.sources.names, self.name)
-
-    @property
-    def audio(self) -> AudioSettings:
-        """Of the frames that the known sources were learned from."""
-        return self.sources.audio
-
-    def masks(self, compute: Compute) -> MaskStream:
-        """Begin a stream of masks; see `Model`."""
-        masks = LearningMasks(self._learner(compute), self, self.batch_size, compute)
-        return HostMasks.where_needed(masks, compute)
-
-    def variances(self, n_bins: int, compute: Compute) -> SourceVariances:
-        """The same for spatial separation; see `Model`."""
-        return LearningVariances(self._learner(compute), self.sources, n_bins, together=False)
 
     def _learner(self, compute: Compute) -> FreeComponents:
         if self.n_free < 1:
@@ -388,7 +388,7 @@ class LearningMasks:
     def __init__(
         self,
         learner: Learner,
-        model: AdaptingSources | SourcesWithFree,
+        model: FollowingModel,
         batch_size: int | None,
         compute: Compute,
     ) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
-from ondes.models.adaptation import REST, AdaptingSources, SourcesWithFree
+from ondes.models.adaptation import AdaptingSources, SourcesWithFree
 from ondes.models.dictionary import Dictionary
 from ondes.models.model import MaskStream, Model, SourceVariances
 from ondes.models.sources import Sources
@@ -18,20 +18,7 @@ from ondes.nmf.encoding import Compute
 from ondes.nmf.unfolded import UnfoldedWeights
 from ondes.signal.audio_settings import AudioSettings
 
-__all__ = ["Combined", "Following", "model_of"]
-
-
-@runtime_checkable
-class Following(Model, Protocol):
-    """A model that can be wrapped in one that follows the mixture."""
-
-    def adapting(self, *names: str, batch_size: int | None = None) -> Model:
-        """Some of its sources follow the mixture."""
-
-    def with_free(
-        self, n: int, name: str = REST, *, random_state: int = 0, batch_size: int | None = None
-    ) -> Model:
-        """One more source is learned from the mixture."""
+__all__ = ["Combined", "model_of"]
 
 
 class Trained(Model, Protocol):
@@ -95,20 +82,15 @@ class Combined:
         dictionaries = self.sources.variances(n_bins, compute)
         return CombinedVariances(trained, dictionaries, len(self.trained.names))
 
-    def adapting(self, *names: str, batch_size: int | None = None) -> Combined:
-        """Some of the dictionaries follow the mixture."""
+    def adapting(self, *names: str, **options: Any) -> Combined:
+        """Some of the dictionaries follow the mixture; see `Sources.adapting`."""
         if set(names) & set(self.trained.names):
             raise ValueError(f"adapt={names!r}: the sources of a trained separator do not adapt.")
-        return replace(self, sources=self._dictionaries.adapting(*names, batch_size=batch_size))
+        return replace(self, sources=self._dictionaries.adapting(*names, **options))
 
-    def with_free(
-        self, n: int, name: str = REST, *, random_state: int = 0, batch_size: int | None = None
-    ) -> Combined:
-        """One more source is learned from the mixture."""
-        sources = self._dictionaries.with_free(
-            n, name, random_state=random_state, batch_size=batch_size
-        )
-        return replace(self, sources=sources)
+    def with_free(self, n: int, *name: str, **options: Any) -> Combined:
+        """One more source is learned from the mixture; see `Sources.with_free`."""
+        return replace(self, sources=self._dictionaries.with_free(n, *name, **options))
 
     @property
     def _dictionaries(self) -> Sources:

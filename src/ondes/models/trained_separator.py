@@ -12,7 +12,7 @@ from ondes.models.combined import Combined
 from ondes.models.history import SeparatorHistory
 from ondes.models.model import MaskStream, SourceVariances
 from ondes.models.model_file import SavedSeparator, packed, separator_document
-from ondes.models.unfolded_masks import masks_of
+from ondes.models.trained_masks import trained_masks
 from ondes.models.variances import TrainedVariances
 from ondes.nmf.encoding import Compute
 from ondes.nmf.unfolded import UnfoldedWeights
@@ -97,7 +97,7 @@ class TrainedSeparator:
 
     def masks(self, compute: Compute) -> MaskStream:
         """Begin a stream of masks; see `ondes.models.model.Model`."""
-        return masks_of(self.weights, self.audio, compute)
+        return trained_masks(self.weights, self.audio, compute)
 
     def variances(self, n_bins: int, compute: Compute) -> SourceVariances:
         """The same for spatial separation."""

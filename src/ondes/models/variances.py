@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ondes.models.band_network import BandWeights
 from ondes.models.masks import FLOOR
 from ondes.models.model import SourceVariances, known_bins
-from ondes.models.unfolded_masks import TrainedMaskStream
+from ondes.models.trained_masks import TrainedMaskStream
 from ondes.nmf.unfolded import UnfoldedWeights
 
 if TYPE_CHECKING:

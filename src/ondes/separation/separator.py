@@ -17,10 +17,11 @@ from ondes.cores import each, one_blas_thread
 from ondes.errors import FileError
 from ondes.models import model as on_host
 from ondes.models.adaptation import REST
-from ondes.models.combined import Following, model_of
+from ondes.models.combined import Combined, model_of
 from ondes.models.dictionary import Dictionary
 from ondes.models.loading import from_shelf
 from ondes.models.model import LOUDEST_SAMPLE, Images, Model
+from ondes.models.sources import Sources
 from ondes.nmf.encoding import Compute
 from ondes.prefetch import prefetch
 from ondes.rebatch import slices, taken
@@ -522,7 +523,7 @@ def separator_of(
         raise ValueError("adapt and n_free cannot be combined; give one of them.")
     model = model_of(models)
     if adapt or n_free:
-        if not isinstance(model, Following):
+        if not isinstance(model, (Sources, Combined)):
             raise ValueError("Only dictionaries take adapt or n_free.")
         if adapt:
             names = (adapt,) if isinstance(adapt, str) else tuple(adapt)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ondes.models.band_network import BandMasks, BandWeights
-from ondes.models.live_network import FRAME_SECONDS, LiveBandMasks
+from ondes.models.band_network import FRAME_SECONDS, BandMasks, BandWeights, LiveBandMasks
 from ondes.models.model import MaskStream
 from ondes.nmf.encoding import Compute
 from ondes.nmf.unfolded import UnfoldedMasks, UnfoldedWeights
 from ondes.signal.audio_settings import AudioSettings
 
-__all__ = ["TrainedMaskStream", "masks_of"]
+__all__ = ["TrainedMaskStream", "trained_masks"]
 
 Spectra = NDArray[np.float32]
 
 
-def masks_of(
+def trained_masks(
     weights: UnfoldedWeights | BandWeights, audio: AudioSettings, compute: Compute
 ) -> MaskStream:
     """A `MaskStream` of a trained separator, on the host or on a device."""
