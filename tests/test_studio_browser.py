@@ -345,6 +345,12 @@ def test_groups_by_keys_drags_names_merge_split_and_undo(studio):
     studio.wait("document.querySelectorAll('.lane.proposed').length === 4")
 
 
+def _boxes(page, selector):
+    """Where the elements that are shown lie."""
+    boxes = (each.bounding_box() for each in page.locator(selector).all())
+    return [box for box in boxes if box]
+
+
 def test_it_fits_a_phone_and_everything_has_a_name(studio):
     page = studio.page
     page.set_viewport_size({"width": 390, "height": 844})
@@ -359,6 +365,11 @@ def test_it_fits_a_phone_and_everything_has_a_name(studio):
             ".map((each) => each.outerHTML)"
         )
         assert nameless == []
+        # Of the selection and of what moves sounds, no row is left empty.
+        rows = {round(each["y"]) for each in _boxes(page, "#selected > *")}
+        assert len(rows) == (1 if tab == "speech" else 2)
+    head, strip = (_boxes(page, f".lane .head{inside}")[0] for inside in ("", " .strip"))
+    assert strip["y"] + strip["height"] >= head["y"] + head["height"] - 4
     _card(studio, 0).click(position={"x": 20, "y": 10})
     moves = page.locator(".lane").nth(1).get_by_role("button", name="Move selected here")
     moves.click()
@@ -907,7 +918,7 @@ def test_calls_in_rain_become_events(browser, tmp_path):
         page.select_option("#table-format", "raven")
         with page.expect_download() as waiting:
             page.click("#table-events")
-        assert waiting.value.suggested_filename.endswith(" - events.txt")
+        assert waiting.value.suggested_filename == "SM4_20240131_000000 and 1 more - events.txt"
         waiting.value.save_as(tmp_path / "raven.txt")
         columns, *selections = (tmp_path / "raven.txt").read_text().splitlines()
         assert columns.startswith("Selection\tView\tChannel\tBegin Time (s)")
@@ -936,6 +947,12 @@ def test_calls_in_rain_become_events(browser, tmp_path):
         assert header.startswith("file,start,end,time,source,level_db")
         n_rows = page.locator("#heat-names span").count()
         assert len(lines) == 2 * 40 * n_rows
+        with page.expect_download() as waiting:
+            page.keyboard.press("Control+s")
+        assert waiting.value.suggested_filename == "SM4_20240131_000000 and 1 more.ondes"
+        page.set_viewport_size({"width": 390, "height": 844})
+        tops = [box["y"] for box in _boxes(page, "#novel-moments button")]
+        assert len(set(tops)) == (len(tops) + 1) // 2
         assert studio.faults == []
         page.close()
 

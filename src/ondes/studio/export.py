@@ -91,8 +91,10 @@ class Export:
     paths: Mapping[str, Path] = field(default_factory=dict)
 
     def name(self, what: str) -> str:
-        """The name of all of the export: the first recording's, and what it holds."""
-        return f"{_safe(Path(self.recordings[0].name).stem)} - {what}"
+        """The name of all of the export: of which recordings, and what it holds."""
+        first, *others = self.recordings
+        more = f" and {len(others)} more" if others else ""
+        return f"{_safe(Path(first.name).stem)}{more} - {what}"
 
     def together(self, files: Sequence[Download], what: str) -> Download:
         """One file as it is; several as one archive."""

@@ -300,7 +300,9 @@ byId("files").addEventListener("change", async ({ target }) => {
 
 async function save() {
   await sendMix();
-  const name = `${(store.state.recordings[0]?.name ?? "work").replace(/\.[^.]*$/, "")}.ondes`;
+  const [first, ...others] = store.state.recordings;
+  const more = others.length ? ` and ${others.length} more` : "";
+  const name = `${(first?.name ?? "work").replace(/\.[^.]*$/, "")}${more}.ondes`;
   try {
     const url = URL.createObjectURL(new Blob([await bytes("save")]));
     fetchFile(url, name);
