@@ -24,14 +24,6 @@ def section(results: dict[str, Any]) -> str:
         "16 kHz), from samples in memory to stems in memory, in multiples of real time: "
         + "; ".join(f"{name}: {rate} ×" for name, rate in results["separation"].items())
         + ".",
-        "",
-        "A step of the fused kernel in TF32 has become faster than in the table above: "
-        + "; ".join(
-            f"{row['nanoseconds']:.2f} ns at {row['n_bins']} bins and K = {row['n_components']}, "
-            f"{row['share_of_peak']:.0%} of the TF32 rate"
-            for row in results["steps"]
-        )
-        + ".",
     ]
     return "\n".join(lines)
 

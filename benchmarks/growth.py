@@ -219,26 +219,37 @@ def exponent(rows: list[dict[str, Any]], what: str) -> float:
 
 
 def answer(results: dict[str, Any]) -> str:
-    """For the page of results: what a user waits for, and how that grows."""
-    case = {(row["command"], row["sr"]): row for row in results["case"]}
-    separated, learned = case["separate, two dictionaries", SR], case["learn", SR]
+    """For the page of results: what a user waits for, and how that grows; what was measured."""
+    case = {(row["command"], row["sr"]): row for row in results.get("case", [])}
     hours = [rows for name, rows in series(results) if name.startswith("hours")]
-    time, memory = (max(exponent(rows, what) for rows in hours) for what in ("seconds", "peak_mb"))
-    longest = max((row for rows in hours for row in rows), key=lambda row: row["size"])
-    return (
-        f"Ten minutes of music at 44.1 kHz in stereo are learned from in {learned['seconds']:.1f} "
-        f"s and separated with two dictionaries in {separated['seconds']:.1f} s, on "
-        f"{results['n_jobs']} cores. Up to {longest['size']:g} hours, time grows with the length "
-        f"to the power of {time:.2f} at most, and memory to that of {memory:.2f}."
-    )
+    said = []
+    if case:
+        separated, learned = case["separate, two dictionaries", SR], case["learn", SR]
+        said.append(
+            f"Ten minutes of music at 44.1 kHz in stereo are learned from in "
+            f"{learned['seconds']:.1f} s and separated with two dictionaries in "
+            f"{separated['seconds']:.1f} s, on {results['n_jobs']} cores."
+        )
+    if hours:
+        time, memory = (
+            max(exponent(rows, what) for rows in hours) for what in ("seconds", "peak_mb")
+        )
+        longest = max((row for rows in hours for row in rows), key=lambda row: row["size"])
+        said.append(
+            f"Up to {longest['size']:g} hours, time grows with the length to the power of "
+            f"{time:.2f} at most, and memory to that of {memory:.2f}."
+        )
+    return " ".join(said)
 
 
 def section(results: dict[str, Any]) -> str:
-    return f"{case_table(results)}\n\n{growth_table(results)}"
+    return "\n\n".join(each for each in (case_table(results), growth_table(results)) if each)
 
 
 def case_table(results: dict[str, Any]) -> str:
     """What a user has: for the beginning of docs/speed.md."""
+    if "case" not in results:
+        return ""
     lines = [
         f"Ten minutes of music in 44.1 kHz stereo FLAC, default models, on "
         f"{results['n_jobs']} cores:",
@@ -264,36 +275,49 @@ def growth_table(results: dict[str, Any]) -> str:
         "| what grows | from | to | time | memory | × real time at the end |",
         "|---|---|---|---|---|---|",
     ]
-    for name, rows in series(results):
+    measured = list(series(results))
+    for name, rows in measured:
         sizes = [row["size"] for row in rows]
         last = max(rows, key=lambda row: row["size"])
         lines.append(
             f"| {name} | {min(sizes):g} | {max(sizes):g} | {exponent(rows, 'seconds'):.2f} "
             f"| {exponent(rows, 'peak_mb'):.2f} | {last['x_real_time']:.0f} |"
         )
+    lines = lines if measured else []
     if "cores" in results:
-        lines += ["", "| cores | learn, × real time | separate, × real time |", "|---|---|---|"]
         at = {(row["command"], row["size"]): row["x_real_time"] for row in results["cores"]}
+        lines += ["", "| cores | learn, × real time | separate, × real time |", "|---|---|---|"]
         lines += [
             f"| {n} | {at['learn', n]:.0f} | {at['separate', n]:.0f} |"
             for n in sorted({size for _, size in at})
         ]
-    return "\n".join(lines)
+    return "\n".join(lines).strip()
 
 
 def series(results: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Rows that differ in size alone, by name."""
-    for suffix in FORMATS:
-        rows = [row for row in results.get("hours", []) if row["format"] == suffix]
-        if rows:
-            yield f"hours of {suffix}", rows
-    if "recordings" in results:
-        yield "recordings of one second", results["recordings"]
+    """Rows that differ in size alone, by name: where two sizes or more were measured."""
+    every = {
+        f"hours of {suffix}": [row for row in results.get("hours", []) if row["format"] == suffix]
+        for suffix in FORMATS
+    }
+    every["recordings of one second"] = results.get("recordings", [])
+    for command in ("learn", "separate"):
+        every[f"components, {command}"] = [
+            row for row in results.get("components", []) if row["command"] == command
+        ]
+    yield from ((name, rows) for name, rows in every.items() if len(rows) > 1)
+
+
+def picture(results: dict[str, Any]) -> tuple[str, str] | None:
+    """The curves of hours, where these were measured."""
+    return PICTURE if any(name.startswith("hours") for name, _ in series(results)) else None
 
 
 def draw(results: dict[str, Any], folder: Path) -> None:
     import figures
 
+    if picture(results) is None:
+        return
     figure = figures.new(3.6)
     panels = figure.subplots(1, 2)
     for axes, what, label in zip(panels, ("seconds", "peak_mb"), ("seconds", "MB"), strict=True):

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tokenize
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,10 @@ ON_DEVICES = (
     *("src/ondes/nmf/device_trainer.py", "src/ondes/learning/gpu.py"),
     *("src/ondes/models/device_masks.py", "src/ondes/separation/device.py"),
 )  # fmt: skip
-NO_RESULT_DEPENDS_ON = ("src/ondes/nmf/choosing.py",)
+CLUSTER, SPATIAL = "src/ondes/learning/cluster", "src/ondes/separation/spatial"
+TRAINING = "src/ondes/learning/separator_training"
+# What few results run: left out of the folders above, unless a result names it.
+LEFT_OUT = (*ON_DEVICES, CLUSTER, SPATIAL, TRAINING, "src/ondes/nmf/choosing.py")
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,11 @@ class Kept:
         Files and folders whose change may change the results.
     command : str
         What measures again.
-    on_devices : bool
-        Whether code that only devices run belongs to the sources.
     """
 
     path: str
     sources: tuple[str, ...]
     command: str
-    on_devices: bool = False
 
     def read(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((ROOT / self.path).read_text())
@@ -102,7 +102,7 @@ class Kept:
         """Version, commit, date, machine, and the digest of the sources."""
         return {
             "version": ondes.__version__,
-            "commit": _commit(),
+            "commit": _commit(self.sources),
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "machine": machine(),
             "digest": self.digest,
@@ -111,13 +111,24 @@ class Kept:
     @property
     def digest(self) -> str:
         """A digest of the present sources."""
-        others = () if self.on_devices else ON_DEVICES
-        return digest(self.sources, (*others, *NO_RESULT_DEPENDS_ON))
+        return digest(self.sources, set(LEFT_OUT) - set(self.sources))
 
-    def older_parts(self) -> list[str]:
-        """The parts that measured other code than the present."""
-        measured = self.read()["measured"]
-        return [part for part, each in measured.items() if each["digest"] != self.digest]
+    def older_parts(self, results: dict[str, Any] | None = None) -> list[str]:
+        """The parts that measured other code than the present; by default, of what is kept."""
+        measured, present = (results or self.read())["measured"], self.digest
+        return [part for part, each in measured.items() if each["digest"] != present]
+
+    def stated(self, results: dict[str, Any]) -> str:
+        """Which code the results measured, and whether it has changed since, for a page."""
+        runs: dict[str, list[str]] = {}
+        for part, each in results["measured"].items():
+            runs.setdefault(f"commit {each['commit']}, {each['date']}", []).append(part)
+        named = [f"{run} ({', '.join(parts)})" for run, parts in runs.items()]
+        said = "; ".join(named if len(runs) > 1 else runs)
+        older = self.older_parts(results)
+        which = f" ({', '.join(older)})" if len(older) < len(results["measured"]) else ""
+        changed = f"; the code has changed since then{which}" if older else ""
+        return f"Measured with {said}{changed}."
 
 
 def _benchmark(name: str, sources: tuple[str, ...], command: str, *scripts: str) -> Kept:
@@ -143,10 +154,12 @@ KEPT: dict[str, Kept] = {
         "race", (*LEARNING, *FRAMES, "experiments/recordings.py"), "make race", "peers",
     ),
     "separation": _benchmark(
-        "separation", SEPARATING, "python benchmarks/separation.py --audio AUDIO",
+        "separation", (*SEPARATING, TRAINING), "python benchmarks/separation.py --audio AUDIO",
         "separation_methods", "separation_scenes", "separation_noise",
     ),
-    "unseen": _benchmark("unseen", SEPARATING, "python benchmarks/unseen.py --audio AUDIO"),
+    "unseen": _benchmark(
+        "unseen", (*SEPARATING, TRAINING), "python benchmarks/unseen.py --audio AUDIO"
+    ),
     "denoising": _benchmark(
         "denoising", SEPARATING, "python benchmarks/denoising.py --audio AUDIO", "unseen"
     ),
@@ -154,11 +167,15 @@ KEPT: dict[str, Kept] = {
         "live", (*SEPARATING, "src/ondes/live", "src/ondes/cli/live.py"),
         "python benchmarks/live.py --audio AUDIO, and --devices", "unseen",
     ),
-    "rooms": _benchmark("rooms", SEPARATING, "python benchmarks/rooms.py", "rooms_scenes"),
-    "growth": _benchmark(
-        "growth", SEPARATING, "python benchmarks/growth.py --music FOLDER", "command_runs"
+    "rooms": _benchmark(
+        "rooms", (*SEPARATING, SPATIAL, TRAINING), "python benchmarks/rooms.py", "rooms_scenes"
     ),
-    "cluster": _benchmark("cluster", FROM_FILES, "make cluster", "command_runs"),
+    "growth": _benchmark(
+        "growth",
+        (*SEPARATING, SPATIAL, TRAINING, "src/ondes/tables", "src/ondes/report"),
+        "python benchmarks/growth.py --music FOLDER", "command_runs",
+    ),
+    "cluster": _benchmark("cluster", (*FROM_FILES, CLUSTER), "make cluster", "command_runs"),
     "sparse": _benchmark("sparse", LEARNING, "python benchmarks/sparse.py"),
     "kernels": _benchmark("kernels", LEARNING[:1], "python benchmarks/kernels.py"),
     "tables": _benchmark(
@@ -167,15 +184,12 @@ KEPT: dict[str, Kept] = {
     "studio": _benchmark(
         "studio", (*SEPARATING, "src/ondes/studio"), "python benchmarks/studio.py"
     ),
-    "gpu": replace(
-        _benchmark("gpu", LEARNING, "python benchmarks/gpu.py, on a machine with a GPU"),
-        on_devices=True,
+    "gpu": _benchmark(
+        "gpu", (*LEARNING, *ON_DEVICES), "python benchmarks/gpu.py, on a machine with a GPU"
     ),
-    "gpu_arrays": replace(
-        _benchmark(
-            "gpu_arrays", SEPARATING, "python benchmarks/gpu_arrays.py, on a machine with a GPU"
-        ),
-        on_devices=True,
+    "gpu_arrays": _benchmark(
+        "gpu_arrays", (*SEPARATING, *ON_DEVICES),
+        "python benchmarks/gpu_arrays.py, on a machine with a GPU",
     ),
 }  # fmt: skip
 
@@ -187,7 +201,9 @@ def digest(sources: Iterable[str], without: Iterable[str] = ()) -> str:
     for source in sorted(sources):
         path = ROOT / source
         files = [path] if path.is_file() else path.rglob("*")
-        for file in sorted(f for f in files if f.suffix in SOURCE_SUFFIXES and f not in left_out):
+        for file in sorted(files):
+            if file.suffix not in SOURCE_SUFFIXES or left_out & {file, *file.parents}:
+                continue
             code = python_code(file.read_text()) if file.suffix == ".py" else file.read_text()
             found.update(f"{file.relative_to(ROOT)}\0{code}\0".encode())
     return found.hexdigest()[:16]
@@ -223,36 +239,22 @@ def machine() -> dict[str, Any]:
     return {"cpu": _cpu_name(), "cores": os.cpu_count(), "python": platform.python_version()}
 
 
-def stated(results: dict[str, Any]) -> str:
-    """Which code the results measured, as a sentence for a page.
-
-    A note, which a person wrote beside the commit, says why they were not measured again.
-    """
-    parts: dict[tuple[str, str], list[str]] = {}
-    for part, each in results["measured"].items():
-        parts.setdefault((each["commit"], each["date"]), []).append(part)
-    described = [
-        f"commit {commit}, {date}" + ("" if names == ["all"] else f" ({', '.join(names)})")
-        for (commit, date), names in parts.items()
-    ]
-    notes = dict.fromkeys(
-        f" {each['note']}" for each in results["measured"].values() if "note" in each
-    )
-    return f"Measured with {'; '.join(described)}.{''.join(notes)}"
-
-
-def _commit() -> str:
-    """The commit that is checked out, with a plus where files have changed since.
+def _commit(sources: Iterable[str]) -> str:
+    """The commit that is checked out, with a plus where one of the sources has changed since.
 
     A copy of the tree on another machine has no history: there ONDES_COMMIT says it.
     """
     if "ONDES_COMMIT" in os.environ:
         return os.environ["ONDES_COMMIT"]
-    found = subprocess.run(
-        ["git", "describe", "--always", "--dirty=+", "--abbrev=9"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return found.stdout.strip() or "unknown"
+
+    def git(*arguments: str) -> str:
+        found = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        return found.stdout.strip()
+
+    commit = git("rev-parse", "--short=9", "HEAD") or "unknown"
+    return commit + ("+" if git("status", "--porcelain", "--", *sources) else "")
 
 
 def _cpu_name() -> str:

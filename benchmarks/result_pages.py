@@ -3,8 +3,9 @@
     python benchmarks/result_pages.py [--quick]
 
 docs/results/ has one page per question, each with the answer first, and docs/figures has the
-figures. Parts of other pages stand between two marks. A result that was never measured is left
-out. With --quick the pages of the paper and of the race are made from out/quick, and written there.
+figures. Parts of other pages stand between two marks. What was never measured is left out, and
+what measured older code says so. With --quick the pages of the paper and of the race are made from
+out/quick, and written there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "experiments")]
 
 import claims  # noqa: E402
 import speed_page  # noqa: E402
-from kept import KEPT, ROOT, stated  # noqa: E402
+from kept import KEPT, ROOT  # noqa: E402
 
 Results = dict[str, Any]
 INDEX = "docs/results.md"
@@ -59,7 +60,7 @@ PAGES = (
 
 def whole_pages(results: dict[str, Results]) -> dict[str, str]:
     """The text of each page of docs/results by its name, and the index of them under ""."""
-    pages, rows = {}, ["| question | answer |", "|---|---|"]
+    pages, rows = {}, ["| question | answer | measured |", "|---|---|---|"]
     for page in PAGES:
         found = {name: results[name] for name in page.modules if name in results}
         if not found:
@@ -67,18 +68,21 @@ def whole_pages(results: dict[str, Results]) -> dict[str, str]:
         modules = {name: importlib.import_module(page.modules[name]) for name in found}
         if page.name == "paper":
             answer, parts = claims.answer(found), [claims.section(found)]
-            picture, shows = claims.picture(found)
+            picture: tuple[str, str] | None = claims.picture(found)
         else:
-            first = next(iter(found))
+            first, *_ = found
             answer, parts = modules[first].answer(found[first]), []
-            picture, shows = modules[first].PICTURE
+            picture = modules[first].PICTURE
+            if hasattr(modules[first], "picture"):
+                picture = modules[first].picture(found[first])
         sections = [
-            f"{modules[name].section(each)}\n\n{stated(each)}" for name, each in found.items()
+            f"{modules[name].section(each)}\n\n{KEPT[name].stated(each)}"
+            for name, each in found.items()
         ]
-        shown = f"![{shows}](../figures/{picture})"
-        parts = [f"# {page.question}", answer, shown, *parts, *sections]
-        pages[page.name] = "\n\n".join(part.strip() for part in parts) + "\n"
-        rows.append(f"| [{page.question}](results/{page.name}.md) | {answer} |")
+        shown = f"![{picture[1]}](../figures/{picture[0]})" if picture else ""
+        parts = [f"# {page.question}", answer, older(found), shown, *parts, *sections]
+        pages[page.name] = "\n\n".join(part.strip() for part in parts if part) + "\n"
+        rows.append(f"| [{page.question}](results/{page.name}.md) | {answer} | {dates(found)} |")
     names = "\n".join(f"results/{name}" for name in pages)
     pages[""] = (
         "# Results\n\n"
@@ -91,22 +95,39 @@ def whole_pages(results: dict[str, Results]) -> dict[str, str]:
     return pages
 
 
+def older(found: dict[str, Results]) -> str:
+    """What a page says under its answer, where one of its results measured older code."""
+    if not any(KEPT[name].older_parts(each) for name, each in found.items()):
+        return ""
+    return "*Measured before later changes of the code; each section names its commit.*"
+
+
+def dates(found: dict[str, Results]) -> str:
+    """The days on which results were measured, and whether the code has changed since."""
+    days = sorted({run["date"] for each in found.values() for run in each["measured"].values()})
+    said = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    return f"{said}, older code" if older(found) else said
+
+
 @dataclass(frozen=True)
 class Part:
-    """What stands between two marks of a page."""
+    """What stands between two marks of a page: nothing, where none of its results was measured.
+
+    `write` is given the results that were measured, by name.
+    """
 
     page: str
     mark: str
     results: tuple[str, ...]
     write: Callable[..., str]
-    states: bool = True  # what measured it: the README has no room for that
+    states: bool = True  # below the text, what measured it
 
 
 def _from(module: str, function: str) -> Callable[..., str]:
-    """A function of a module that is imported only when it is called."""
+    """A function of one result, in a module that is imported only when it is called."""
 
-    def write(*results: Results) -> str:
-        text: str = getattr(importlib.import_module(module), function)(*results)
+    def write(**results: Results) -> str:
+        text: str = getattr(importlib.import_module(module), function)(*results.values())
         return text
 
     return write
@@ -115,11 +136,11 @@ def _from(module: str, function: str) -> Callable[..., str]:
 PARTS = (
     Part("docs/speed.md", "case", ("growth",), _from("growth", "case_table")),
     Part("docs/speed.md", "growth", ("growth",), _from("growth", "growth_table")),
-    Part("docs/speed.md", "kernels", ("kernels",), speed_page.kernels),
+    Part("docs/speed.md", "kernels", ("kernels",), _from("speed_page", "kernels")),
     Part("docs/speed.md", "race", ("race",), _from("race_page", "readme_table")),
     Part("README.md", "three", ("unseen", "race", "growth"), speed_page.three, states=False),
-    Part("docs/tables.md", "figures", ("tables",), speed_page.tables),
-    Part("docs/studio.md", "figures", ("studio",), speed_page.studio),
+    Part("docs/tables.md", "figures", ("tables",), _from("speed_page", "tables")),
+    Part("docs/studio.md", "figures", ("studio",), _from("speed_page", "studio")),
     Part("docs/separation.md", "unseen", ("unseen",), _from("unseen", "table")),
     Part("docs/separation.md", "denoising", ("denoising",), _from("denoising", "table")),
     Part("docs/live.md", "live", ("live",), _from("live", "table")),
@@ -148,17 +169,21 @@ def draw(results: dict[str, Results], folder: Path) -> None:
 
 
 def part_text(part: Part, results: dict[str, Results]) -> str:
-    """The text of a part, with the sentence that says what measured it."""
-    found = [results[name] for name in part.results]
-    text = part.write(*found)
-    return f"{text}\n\n{stated(found[0])}" if part.states else text
+    """The text of a part, with the sentences that say what measured it."""
+    found = {name: results[name] for name in part.results if name in results}
+    text = part.write(**found) if found else ""
+    if not text:
+        return ""
+    stated = [KEPT[name].stated(each) for name, each in found.items()] if part.states else []
+    return "\n\n".join([text, *stated])
 
 
 def filled(page: str, part: Part, text: str) -> str:
     """A page with the text between the two marks of a part."""
     begin, end = f"<!-- {part.mark}: begin -->", f"<!-- {part.mark}: end -->"
     before, rest = page.split(begin)
-    return f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+    body = f"{text}\n" if text else ""
+    return f"{before}{begin}\n{body}{end}{rest.split(end)[1]}"
 
 
 def expected(results: dict[str, Results]) -> dict[str, str]:
@@ -167,9 +192,8 @@ def expected(results: dict[str, Results]) -> dict[str, str]:
     texts = {f"docs/results/{name}.md": text for name, text in pages.items() if name}
     texts[INDEX] = pages[""]
     for part in PARTS:
-        if set(part.results) <= results.keys():
-            page = texts.get(part.page) or (ROOT / part.page).read_text()
-            texts[part.page] = filled(page, part, part_text(part, results))
+        page = texts.get(part.page) or (ROOT / part.page).read_text()
+        texts[part.page] = filled(page, part, part_text(part, results))
     return texts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import race_page
+from kept import KEPT
 from unseen import mean as unseen_mean
 
 
@@ -60,34 +61,61 @@ def _slower(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def three(unseen: dict[str, Any], race: dict[str, Any], growth: dict[str, Any]) -> str:
-    """For the README: separation, speed of learning, and long recordings."""
-    lines = ["| figure | result | conditions |", "|---|---|---|"]
+def three(**found: dict[str, Any]) -> str:
+    """For the README: separation, speed of learning, and long recordings; what was measured."""
+    rows = {"unseen": separation, "race": speed_of_learning, "growth": long_recordings}
+    lines = [
+        f"{row}; m{KEPT[name].stated(found[name])[1:-1]} |"
+        for name, write in rows.items()
+        if name in found and (row := write(found[name]))
+    ]
+    head = ["| figure | result | conditions |", "|---|---|---|"]
+    return "\n".join([*head, *lines]) if lines else ""
+
+
+def separation(unseen: dict[str, Any]) -> str:
     rows = unseen["rows"]
-    gains = {way: unseen_mean(rows[way], "speech") for way in ("shelf", "adapted")}
-    music = unseen_mean(rows["shelf"], "music")
-    lines.append(
-        f"| separation | [SI-SDR](docs/glossary.md) {gains['shelf']:.1f} dB for speech and "
-        f"{music:.1f} dB for music without learning anything; {gains['adapted']:.1f} dB for speech "
-        "with two dictionaries and `--adapt music` | medians of "
-        f"{rows['shelf']['n_excerpts']} excerpts of 10 s mixed at 0 dB, speaker and music in no "
-        f"training recording, through `ondes separate`, {rows['shelf']['cores']} cores |"
+    said: list[str] = []
+    if "shelf" in rows:
+        speech, music = (unseen_mean(rows["shelf"], source) for source in ("speech", "music"))
+        said.append(
+            f"[SI-SDR](docs/glossary.md) {speech:.1f} dB for speech and {music:.1f} dB for music "
+            "without learning anything"
+        )
+    if "adapted" in rows:
+        speech = unseen_mean(rows["adapted"], "speech")
+        said.append(f"{speech:.1f} dB for speech with two dictionaries and `--adapt music`")
+    if not said:
+        return ""
+    about = next(iter(rows.values()))
+    return (
+        f"| separation | {'; '.join(said)} | medians of {about['n_excerpts']} excerpts of 10 s "
+        "mixed at 0 dB, speaker and music in no training recording, through `ondes separate`, "
+        f"{about['cores']} cores"
     )
+
+
+def speed_of_learning(race: dict[str, Any]) -> str:
     sooner, n_components = race_page.sooner_than(race, "minibatch", "large")
-    lines.append(
-        f"| speed of learning | reaches the final divergence of scikit-learn's `MiniBatchNMF` "
+    return (
+        "| speed of learning | reaches the final divergence of scikit-learn's `MiniBatchNMF` "
         f"{sooner:.0f} times sooner | 99 min of music, {n_components} components, Itakura-Saito "
-        "on power, frames of 512 samples at 11025 Hz, one thread |"
+        "on power, frames of 512 samples at 11025 Hz, one thread"
     )
-    of_ogg = [row for row in growth["hours"] if row["format"] == "ogg"]
+
+
+def long_recordings(growth: dict[str, Any]) -> str:
+    """The longest Ogg; nothing where hours were not measured."""
+    of_ogg = [row for row in growth.get("hours", []) if row["format"] == "ogg"]
+    if not of_ogg:
+        return ""
     longest = max(of_ogg, key=lambda row: row["size"])
-    lines.append(
+    return (
         f"| long recordings | learns from {longest['size']:g} h of audio in "
         f"{longest['seconds']:.0f} s ({longest['x_real_time']:.0f} × real time), with "
         f"{longest['peak_mb']:.0f} MB of memory | one recording in 44.1 kHz stereo Ogg, default "
-        f"settings, one pass, {growth['n_jobs']} cores |"
+        f"settings, one pass, {growth['n_jobs']} cores"
     )
-    return "\n".join(lines)
 
 
 def tables(found: dict[str, Any]) -> str:
