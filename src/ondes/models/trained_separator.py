@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ondes.atomic_file import write_atomically
-from ondes.models.adaptation import REST
 from ondes.models.band_network import BandWeights
 from ondes.models.combined import Combined
 from ondes.models.history import SeparatorHistory
@@ -103,17 +103,13 @@ class TrainedSeparator:
         """The same for spatial separation."""
         return TrainedVariances(self.weights, n_bins, compute.n_threads)
 
-    def adapting(self, *names: str, batch_size: int | None = None) -> Combined:
+    def adapting(self, *names: str, **options: Any) -> Combined:
         """Refused: it has no dictionaries that could adapt."""
-        return Combined.of({"separator": self}).adapting(*names)
+        return Combined.of({"separator": self}).adapting(*names, **options)
 
-    def with_free(
-        self, n: int, name: str = REST, *, random_state: int = 0, batch_size: int | None = None
-    ) -> Combined:
+    def with_free(self, n: int, *name: str, **options: Any) -> Combined:
         """With one more source, learned from the mixture; for spatial separation."""
-        return Combined.of({"separator": self}).with_free(
-            n, name, random_state=random_state, batch_size=batch_size
-        )
+        return Combined.of({"separator": self}).with_free(n, *name, **options)
 
     @property
     def saved(self) -> SavedSeparator:

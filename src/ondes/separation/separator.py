@@ -22,6 +22,7 @@ from ondes.models.dictionary import Dictionary
 from ondes.models.loading import from_shelf
 from ondes.models.model import LOUDEST_SAMPLE, Images, Model
 from ondes.models.sources import Sources
+from ondes.models.trained_separator import TrainedSeparator
 from ondes.nmf.encoding import Compute
 from ondes.prefetch import prefetch
 from ondes.rebatch import slices, taken
@@ -523,7 +524,7 @@ def separator_of(
         raise ValueError("adapt and n_free cannot be combined; give one of them.")
     model = model_of(models)
     if adapt or n_free:
-        if not isinstance(model, (Sources, Combined)):
+        if not isinstance(model, (Sources, TrainedSeparator, Combined)):
             raise ValueError("Only dictionaries take adapt or n_free.")
         if adapt:
             names = (adapt,) if isinstance(adapt, str) else tuple(adapt)
