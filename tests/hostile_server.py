@@ -14,6 +14,7 @@ ANSWERS = (
     *("another range", "no range", "silent", "drip", "nothing"),
 )
 SILENT_TO_ALL = "silent to all"  # also to questions about a file
+FOLDERS = "folders"  # in every folder, two folders
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -68,6 +69,10 @@ class Handler(BaseHTTPRequestHandler):
         elif how == "no range":
             self.head(206, length)
             self.wfile.write(data)
+        elif how == FOLDERS:
+            page = b'<a href="a/">a</a><a href="b/">b</a><a href="c.wav">c</a>'
+            self.head(200, [("Content-Type", "text/html"), ("Content-Length", str(len(page)))])
+            self.wfile.write(page)
         elif how in ("silent", SILENT_TO_ALL, "drip"):
             if how == "drip":
                 self.head(206, [*range_of, *length])

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import soundfile
 from hostile import ending, start, wait_until
-from hostile_server import ANSWERS, SILENT_TO_ALL, hostile_server
+from hostile_server import ANSWERS, FOLDERS, SILENT_TO_ALL, hostile_server
 from loopback import serving, without_proxies
 from plain_settings import PLAIN
 
@@ -302,6 +302,26 @@ def test_neither_a_password_nor_a_key_is_printed_or_kept():
     assert str(Span(path, 1)) == "https://example.org/a.wav#t=1"
 
 
+@pytest.mark.parametrize(
+    ("url", "printed"),
+    [
+        ("https://me:p@secret@h/a.wav", "https://h/a.wav"),
+        ("https://me:p::secret@h/a.wav", "https://h/a.wav"),
+        ("https://me:p/secret@h/a.wav", "https://h/a.wav"),
+        ("https://me:p?secret@h/a.wav", "https://h/a.wav"),
+        ("https://h/a.wav?key=p::secret", "https://h/a.wav"),
+        ("https://h/a.wav?key=p\nkey=secret", "https://h/a.wav"),
+        ("zip://a.wav::https://me:p@secret@h/b.zip?k=secret", "zip://a.wav::https://h/b.zip"),
+        ("zip://a.wav::https://h/b.zip?k=p::secret", "zip://a.wav::https://h/b.zip"),
+        ("https://h:8000/@user/a.wav", "https://h:8000/@user/a.wav"),
+        ("https://[::1]:80/@user/a.wav?k=secret", "https://[::1]:80/@user/a.wav"),
+        ("zip://a.wav::s3://bucket/@b.zip", "zip://a.wav::s3://bucket/@b.zip"),
+    ],
+)
+def test_no_part_of_a_secret_is_printed_whatever_it_holds(url, printed):
+    assert str(RemotePath(url)) == printed
+
+
 # ---- hostile servers ----
 
 
@@ -375,3 +395,47 @@ def test_an_endless_listing_is_not_read_to_its_end(monkeypatch):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 16 * 2**20
+
+
+@pytest.mark.parametrize(
+    "page", ["<a" + 2000 * " ", 20_000 * "<a ", 20_000 * "<a href=", "<a href='" + 10**6 * " "]
+)
+def test_no_page_of_a_folder_takes_more_time_than_its_length(album, page):
+    begin = time.process_time()
+    with serving(album, more_links=page) as server:
+        found = find_recordings(f"{server.url}/")
+        assert find_recordings(f"{server.url}/*.wav") == [RemotePath(f"{server.url}/a.wav")]
+    assert len(found) == len(FORMATS)
+    assert time.process_time() - begin < 5
+
+
+@pytest.mark.parametrize(("name", "value"), [("MAX_NAMES", 300), ("LISTING_S", 0.2)])
+@pytest.mark.parametrize("given", ["folder/", "folder/**/*.wav"])
+def test_folders_without_end_are_refused(monkeypatch, name, value, given):
+    monkeypatch.setattr(remote, name, value)
+    with hostile_server(b"", FOLDERS) as server:
+        with pytest.raises(FileError, match=r"names in it, or takes more than .* give a manifest"):
+            find_recordings(f"{server.url}/{given}")
+        if name == "MAX_NAMES":
+            assert len(server.requests) <= 300
+        assert len(find_recordings(f"{server.url}/folder/*/*.wav")) == 2
+
+
+def test_a_page_of_more_names_than_a_folder_may_have_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote, "MAX_NAMES", 1000)
+    links = "".join(f"<a href='{n}.wav'>" for n in range(1001))
+    expected = pytest.raises(FileError, match="more names than a folder may have")
+    with serving(tmp_path, more_links=links) as server, expected:
+        find_recordings(f"{server.url}/")
+
+
+def test_an_archive_with_a_false_list_takes_no_more_memory_than_an_answer(monkeypatch, tmp_path):
+    monkeypatch.setattr(remote, "MAX_ANSWER_BYTES", 2**20)
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
+        for n in range(20):
+            member = zipfile.ZipInfo(f"{n}.wav")
+            member.extra = b"\0" * 60_000  # in the list, which zipfile reads at once
+            archive.writestr(member, b"")
+    expected = pytest.raises(FileError, match="more at once than may be in memory")
+    with serving(tmp_path) as server, expected:
+        find_recordings(f"zip://::{server.url}/b.zip")

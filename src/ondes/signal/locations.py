@@ -17,7 +17,12 @@ __all__ = [
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters, or C:// would be one
 LATEST_S = 1e9  # thirty years; in samples a whole number that 64 bits hold
-_SECRETS = re.compile(r"^([a-z0-9+.-]+://)[^/@]*@|\?.*$", re.IGNORECASE)
+# A name and a password, also those that a careful user would have quoted, and a query.
+_SECRETS = re.compile(
+    r"(?<=://)(?:[^/?#]*|[^/?#@:[\]]*:(?!:|\d*(?:[/?#]|\Z)).*)@"
+    r"|\?.*?(?=::[a-z][a-z0-9+.-]*://|\Z)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -40,7 +45,7 @@ class RemotePath:
 
     def __str__(self) -> str:
         """Without a password or a query, which may be a key: it is printed, and kept in models."""
-        return "::".join(_SECRETS.sub(r"\1", link) for link in self.url.split("::"))
+        return _SECRETS.sub("", self.url)
 
     @property
     def _path(self) -> PurePosixPath:

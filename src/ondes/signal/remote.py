@@ -7,6 +7,7 @@ read than was asked for, and no message says what it, or the address, says: that
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -18,6 +19,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, TypeVar, cast
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +42,9 @@ SILENCE_S = 30.0  # between two parts of an answer
 SLOW_S = 10.0  # after which whoever waits is told for whom
 MAX_SILENCES = 2  # deadlines in a row that a server, or a file, lets pass before it is left out
 LEFT_OUT_S = 300.0
-MAX_ANSWER_BYTES = 2**26  # of a web server, to what is not a range: the page of a folder
+MAX_ANSWER_BYTES = 2**26  # of a web server, to one request
+MAX_NAMES = 2**18  # in a web server's folder and in all folders in it
+LISTING_S = 600.0  # for all pages of these folders together
 
 PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), "s3fs"),
@@ -62,6 +66,8 @@ PROTOCOLS = {*PACKAGES, "zip", "tar", "ftp", "smb", "hdfs", "memory"}
 REDIRECTS = (301, 302, 303, 307, 308)
 RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+# Linear in the length of a page, whatever it holds.
+LINK = re.compile(r"""\bhref\s{0,9}=\s{0,9}["']([^"'\r\n]{1,4096})["']""", re.IGNORECASE)
 
 Result = TypeVar("Result")
 
@@ -226,12 +232,19 @@ def expand(path: RemotePath, suffixes: tuple[str, ...]) -> list[RemotePath]:
     if path.suffix.lower() in suffixes and not _has_magic(path):
         return [path]
     system, inner = _system(path)
+    is_web = path.url.lower().startswith(("http://", "https://"))
     if _has_magic(path):
-        names = _retried(path, lambda: system.glob(inner))
+        if is_web:
+            names = _web_glob(path, system, inner)
+        else:
+            names = _retried(path, lambda: system.glob(inner))
         found = [name for name in names if "." in name.rsplit("/", 1)[-1]]
         kind = "matches no recordings"
     elif path.url.split("::")[0].endswith("/") or _retried(path, lambda: system.isdir(inner)):
-        names = _retried(path, lambda: system.find(inner))
+        if is_web:
+            names = _web_names(path, system, inner)
+        else:
+            names = _retried(path, lambda: system.find(inner))
         within = f"{inner.rstrip('/')}/" if inner.strip("/") else ""
         found = [name for name in names if name.startswith(within)]
         kind = "has no recordings in it, or cannot be listed; give a manifest"
@@ -242,6 +255,59 @@ def expand(path: RemotePath, suffixes: tuple[str, ...]) -> list[RemotePath]:
     if not recordings:
         raise FileError(path, kind)
     return recordings
+
+
+def _web_names(
+    path: RemotePath, system: Any, folder: str, max_depth: float = float("inf")
+) -> list[str]:
+    """What lies in a folder of a web server, which may claim to have others in it without end."""
+    end = time.monotonic() + LISTING_S
+    names: list[str] = []
+    left, known = [(folder, 1)], {f"{folder.rstrip('/')}/"}
+
+    def listed(at: str) -> list[str]:
+        try:
+            return cast(list[str], system.ls(at, detail=False))
+        except FileNotFoundError:
+            if at == folder:
+                raise
+            return []  # a link may lead nowhere
+
+    with _named_if_slow(path):
+        while left:
+            at, depth = left.pop()
+            for name in _retried(path, functools.partial(listed, at)):
+                if not name.endswith("/"):
+                    names.append(name)
+                elif name not in known and depth < max_depth:
+                    known.add(name)
+                    left.append((name, depth + 1))
+            if len(names) + len(known) > MAX_NAMES or time.monotonic() > end:
+                raise FileError(
+                    path,
+                    f"has more than {MAX_NAMES:,} names in it, or takes more than "
+                    f"{LISTING_S / 60:g} minutes to list; give a manifest",
+                )
+    return names
+
+
+def _web_glob(path: RemotePath, system: Any, pattern: str) -> list[str]:
+    """The names on a web server that match, as fsspec matches them."""
+    from fsspec.utils import glob_translate
+
+    root = re.split(r"[^/]*[*[]", pattern, maxsplit=1)[0]
+    depth = float("inf") if "**" in pattern else pattern[len(root) :].count("/") + 1
+    matches = re.compile(glob_translate(pattern)).match
+    return sorted(name for name in _web_names(path, system, root, depth) if matches(name))
+
+
+def _links(page: bytes) -> str:
+    """The links of a page alone: for some pages, fsspec's patterns would take hours."""
+    found = {each[1]: None for each in LINK.finditer(page.decode(errors="ignore"))}
+    if len(found) > MAX_NAMES:
+        raise _WrongAnswerError("its server sends more names than a folder may have")
+    quoted = (re.sub(r"\s", lambda space: quote(space[0]), each) for each in found)
+    return "\n".join(f'<a href="{each}">' for each in quoted)
 
 
 def _has_magic(path: RemotePath) -> bool:
@@ -339,9 +405,14 @@ def _checked_response() -> Any:
                 raise
             return self
 
+        async def text(self, *_: Any, **__: Any) -> str:
+            return _links(await self.read())
+
         async def read(self) -> bytes:
             if self._body is None:
                 first, end = self._asked() or (0, MAX_ANSWER_BYTES)
+                if end - first > MAX_ANSWER_BYTES:  # of an archive, say, with a false list
+                    raise _WrongAnswerError("it asks for more at once than may be in memory")
                 body = bytearray()
                 async for chunk in self.content.iter_chunked(2**16):
                     body += chunk
