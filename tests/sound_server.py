@@ -11,6 +11,7 @@ import ctypes.util
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -67,6 +68,14 @@ class SoundServer:
     def close(self):
         self._process.terminate()
         self._process.wait(PATIENCE_S)
+
+    def stop(self):
+        """Let it hang: it answers nothing until `go_on`."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self):
+        """Let it answer again."""
+        self._process.send_signal(signal.SIGCONT)
 
     def control(self, *arguments):
         """What pactl prints."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import subprocess
+import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 import soundfile
-from hostile import run
+from hostile import ENVIRONMENT, run
+from sound_server import RATE, SoundServer, missing
+from test_live import BETWEEN, PATIENCE_S, live
 
 from ondes.errors import FileError
 from ondes.live.listeners import MOST_WAITING, StemRecorder, _Listener
@@ -84,3 +89,34 @@ def test_a_half_life_that_would_change_nothing_is_refused(tmp_path, how, expecte
     done = run("live", *how, cwd=tmp_path)
     assert done.returncode == 2
     assert expected in " ".join(done.stderr.decode().split())
+
+
+@contextlib.contextmanager
+def hanging(server):
+    """A sound server that answers nothing meanwhile."""
+    server.stop()
+    try:
+        yield
+    finally:
+        server.go_on()
+
+
+def test_where_the_sound_server_hangs_recordings_are_whole_and_nothing_else_hangs(tmp_path):
+    if absent := missing():
+        pytest.skip(f"{', '.join(absent)} not installed here")
+    server, folder = SoundServer(tmp_path), tmp_path / "recorded"
+    words = [sys.executable, "-m", "ondes", "live", "--list-devices"]
+    how = {"env": ENVIRONMENT | server.environment, "capture_output": True, "text": True}
+    with contextlib.closing(server):
+        with live(server, *BETWEEN, "--record", folder) as process:
+            while not any(file.stat().st_size > RATE for file in folder.iterdir()):
+                time.sleep(0.05)
+            with hanging(server):
+                _, complaints = process.communicate(timeout=PATIENCE_S)
+        with hanging(server):
+            listed = subprocess.run(words, timeout=PATIENCE_S, **how)
+    assert process.returncode == 1
+    assert "has gone, or has stopped" in complaints.decode().splitlines()[-1]
+    assert soundfile.info(folder / "input.wav").duration > 0.1
+    assert listed.returncode == 1
+    assert listed.stderr == "ondes: The sound server does not answer: start it again.\n"

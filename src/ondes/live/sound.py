@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ondes.errors import DeviceError, OndesError
-from ondes.live.sound_devices import SoundDevice, portaudio
+from ondes.live.sound_devices import SoundDevice, abandon, in_time, portaudio
+from ondes.signal.audio_writer import deferred_signals
 
 __all__ = ["LiveSound", "WaitingSound"]
 
@@ -164,8 +165,14 @@ class LiveSound:
             self._finish = stack.pop_all().close
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._finish()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            with deferred_signals():
+                in_time(self._finish)
+        except DeviceError:
+            abandon()
+            if kind is None:
+                raise
 
     @property
     def seconds(self) -> float:

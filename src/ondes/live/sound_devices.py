@@ -6,18 +6,23 @@ own, "pulse". The server's devices are chosen by environment variables that its 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import importlib
 import os
 import re
 import shutil
 import subprocess
+import sys
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from ondes.errors import DeviceError
 
-__all__ = ["SoundDevice", "devices", "find_device", "portaudio"]
+__all__ = ["SoundDevice", "abandon", "devices", "find_device", "in_time", "portaudio"]
 
 SERVER = "pulse"  # PortAudio's name of the sound server
 VARIABLES = {"input": "PULSE_SOURCE", "output": "PULSE_SINK"}
@@ -56,8 +61,12 @@ class SoundDevice:
 
 def portaudio() -> Any:
     """The module sounddevice; DeviceError where it or PortAudio is missing."""
+    standard_error = os.dup(2)
     try:
-        import sounddevice
+        sounddevice = in_time(lambda: importlib.import_module("sounddevice"))
+    except DeviceError:
+        os.dup2(standard_error, 2)  # which sounddevice leads nowhere while PortAudio begins
+        raise
     except ImportError:
         raise DeviceError(
             "Live sound needs the package sounddevice: pip install 'ondes[live]'."
@@ -67,8 +76,46 @@ def portaudio() -> Any:
             "Live sound needs the library PortAudio; install it, on Debian and Ubuntu as "
             "libportaudio2."
         ) from None
+    finally:
+        os.close(standard_error)
     _silence_alsa()
     return sounddevice
+
+
+def in_time(call: Callable[[], Any]) -> Any:
+    """What a call of PortAudio returns; DeviceError where it has not returned after some seconds.
+
+    Where a sound server hangs, such a call never returns, and Python answers no signal meanwhile.
+
+    Examples
+    --------
+    >>> in_time(lambda: 2 + 2)
+    4
+    """
+    if sys.platform != "linux":  # elsewhere a stream may belong to the thread that opened it
+        return call()
+    found: list[Any] = []
+    failures: list[Exception] = []
+
+    def work() -> None:
+        try:
+            found.append(call())
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    if failures:
+        raise failures[0]
+    if not found:
+        raise DeviceError("The sound server does not answer: start it again.")
+    return found[0]
+
+
+def abandon() -> None:
+    """Do not wait for PortAudio's streams at the end of the process either."""
+    atexit.unregister(portaudio()._exit_handler)
 
 
 @cache
