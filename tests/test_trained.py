@@ -267,7 +267,8 @@ SETTINGS = {"sr": SR, "n_fft": 512, "n_components": 8}
 
 
 @NEEDS_TORCH
-def test_the_network_and_its_twin_in_numpy_agree():
+@pytest.mark.parametrize("volume", [1.0, 1e-12])
+def test_the_network_and_its_twin_in_numpy_agree(volume):
     import torch
 
     from ondes.learning.separator_training.network import Network, NetworkSettings
@@ -278,7 +279,7 @@ def test_the_network_and_its_twin_in_numpy_agree():
     with torch.no_grad():
         for parameter in network.parameters():
             parameter += 0.1 * torch.randn(parameter.shape)
-        frames = magnitudes(80)
+        frames = np.float32(volume) * magnitudes(80)
         expected = network(torch.tensor(frames)[None])[0].numpy()
     found = all_masks(UnfoldedMasks(network.weights()), frames)
     np.testing.assert_allclose(found, expected, atol=1e-4)

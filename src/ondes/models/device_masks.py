@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from ondes.nmf.backends.devices import Tensor, ready, torch
-from ondes.nmf.unfolded import LARGEST_CHANGE, LONGEST_CENTRED, TINY, UnfoldedWeights
+from ondes.nmf.unfolded import (
+    LARGEST_CHANGE,
+    LEAST_FLOOR,
+    LONGEST_CENTRED,
+    TINY,
+    UnfoldedWeights,
+)
 
 __all__ = ["DeviceUnfoldedMasks"]
 
@@ -54,7 +60,7 @@ class DeviceUnfoldedMasks:
     def _encode(self, magnitudes: Tensor) -> None:
         weights = self._weights
         level = magnitudes.mean(dim=1, keepdim=True)
-        target = magnitudes / level.clamp(min=1e-30)
+        target = magnitudes / level.clamp(min=LEAST_FLOOR)
         n_rows, n_own = self._dictionaries.shape[1], len(self._dictionaries) - 1
         found = target.new_full((1, n_rows), 10 / n_rows)
         for step in range(weights.n_steps):
@@ -83,7 +89,7 @@ class DeviceUnfoldedMasks:
         longest = weights.contexts[-1]
         level = self._levels.means(first, last, longest)
         around = self._levels.means(first, last, LONGEST_CENTRED) / longest
-        level = torch.maximum(level, around).clamp(min=1e-30)
+        level = torch.maximum(level, around).clamp(min=LEAST_FLOOR)
         here = self._encoded[first:last]
         now = torch.log(here / level + floor)
         change = torch.zeros_like(here)
@@ -99,7 +105,7 @@ class DeviceUnfoldedMasks:
         rows = torch.nn.functional.pad(self._weighed[begin:end], (0, 0, *padding))
         by_source = rows.view(-1, n_sources, n_components).transpose(0, 1)
         shifted = [by_source[:, i : i + last - first] for i in range(n_decoder)]
-        masks = torch.bmm(torch.cat(shifted, dim=-1), self._decoder) + 1e-30
+        masks = torch.bmm(torch.cat(shifted, dim=-1), self._decoder) + LEAST_FLOOR
         masks = (masks / masks.amax(dim=0)) ** self._weights.mask_exponent
         return masks / masks.sum(dim=0)
 

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ondes.nmf.backends.devices import Tensor, torch
-from ondes.nmf.unfolded import LARGEST_CHANGE, LONGEST_CENTRED, TINY, UnfoldedWeights
+from ondes.nmf.unfolded import (
+    LARGEST_CHANGE,
+    LEAST_FLOOR,
+    LONGEST_CENTRED,
+    TINY,
+    UnfoldedWeights,
+)
 
 __all__ = ["Network", "NetworkSettings"]
 
@@ -86,7 +92,7 @@ class Network(torch.nn.Module):  # type: ignore[misc]
         """Masks (batch, n_sources, n_frames, n_bins) of magnitudes (batch, n_frames, n_bins)."""
         n_batch, n_frames, n_bins = magnitudes.shape
         level = magnitudes.mean(dim=-1, keepdim=True)
-        targets = (magnitudes / level.clamp_min(1e-7)).reshape(-1, n_bins)
+        targets = (magnitudes / level.clamp_min(LEAST_FLOOR)).reshape(-1, n_bins)
         found = self._encode(targets).reshape(n_batch, n_frames, -1) * level
         found = self._weigh(found, level)
 
@@ -96,7 +102,7 @@ class Network(torch.nn.Module):  # type: ignore[misc]
         shifts = range(self.settings.n_decoder)
         around = torch.cat([padded[:, :, i : i + n_frames] for i in shifts], dim=-1)
         around = around.reshape(self.n_sources, n_batch * n_frames, -1)
-        decoded = torch.bmm(around, self.log_decoder.exp().flatten(1, 2)) + 1e-9
+        decoded = torch.bmm(around, self.log_decoder.exp().flatten(1, 2)) + LEAST_FLOOR
         # Relative to the largest: powers of tiny numbers would vanish in every source at once.
         weighted = (decoded / decoded.detach().amax(dim=0)) ** self.mask_exponent
         masks = weighted / weighted.sum(dim=0)
@@ -121,7 +127,7 @@ class Network(torch.nn.Module):  # type: ignore[misc]
         contexts, floor = self.settings.contexts, self.settings.floor
         longest = _means(level, contexts[-1])
         around = _means(level, LONGEST_CENTRED) / contexts[-1]
-        longest = torch.maximum(longest, around).clamp_min(1e-9)
+        longest = torch.maximum(longest, around).clamp_min(LEAST_FLOOR)
         now = torch.log(found / longest + floor)
         change = torch.zeros_like(found)
         for exponent, n_frames in zip(self.exponents, contexts, strict=True):
