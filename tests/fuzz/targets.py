@@ -119,7 +119,7 @@ def checkpoint_seeds() -> dict[str, bytes]:
     failures = {"b.wav": "is truncated"}
     continued = checkpoint.Checkpoint(model, state, settings, failures, model.history)
     return {
-        name: _written(lambda each, path: checkpoint.write(path, each), each)
+        name: _written(lambda each, path: checkpoint.write(path, each.document()), each)
         for name, each in {"begun": begun, "continued": continued}.items()
     }
 
@@ -189,7 +189,7 @@ def read_separator(path: Path) -> None:
 def read_checkpoint(path: Path) -> None:
     """One that is accepted can also be written again, and its position is valid or refused."""
     read = checkpoint.read(path)
-    checkpoint.write(path, read)
+    checkpoint.write(path, read.document())
     with contextlib.suppress(ValueError), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of recordings with other bytes
         restored = schedule()
