@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ondes.demo_scene import make_scene
-from ondes.scores import si_sdr, si_sdr_gain
+from ondes.scores import si_sdr
 
 
 def test_mixture_is_the_sum_of_the_stems_bit_for_bit():
@@ -66,7 +66,7 @@ def test_si_sdr_does_not_depend_on_scale_and_has_its_limits():
     assert si_sdr(reference, -7 * (reference + 0.1 * noise)) == pytest.approx(20)
     assert si_sdr([1.0, 0.0], [2.0, 0.0]) == np.inf
     assert si_sdr(reference, np.zeros(4000)) == -np.inf
-    assert si_sdr_gain(reference, reference + 0.1 * noise, reference + noise) == pytest.approx(20)
+    assert si_sdr(reference, reference + noise) == pytest.approx(0, abs=1e-9)
 
 
 def test_si_sdr_refuses_what_is_not_defined():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["si_sdr", "si_sdr_gain"]
+__all__ = ["si_sdr"]
 
 
 def si_sdr(reference: ArrayLike, estimate: ArrayLike) -> float:
@@ -42,20 +42,3 @@ def si_sdr(reference: ArrayLike, estimate: ArrayLike) -> float:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = 10 * np.log10((projected @ projected) / (distortion @ distortion))
     return float(ratio) if found.any() else -np.inf
-
-
-def si_sdr_gain(reference: ArrayLike, estimate: ArrayLike, mixture: ArrayLike) -> float:
-    """Improvement of `si_sdr` over the unseparated mixture, in decibels.
-
-    Parameters
-    ----------
-    reference, estimate, mixture : arrays of one shape, (n,) or (n, n_channels)
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> source, other = np.array([1.0, 0.0]), np.array([0.0, 1.0])
-    >>> round(si_sdr_gain(source, source + 0.1 * other, source + other), 6)
-    20.0
-    """
-    return si_sdr(reference, estimate) - si_sdr(reference, mixture)

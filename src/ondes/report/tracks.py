@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ondes.report.content import Sound, Track
 from ondes.report.sounds import EncodedSound
 from ondes.separation.energies import SpanSums
-from ondes.separation.spatial.places import SPEED_OF_SOUND, arrival_angle
+from ondes.separation.spatial.places import LONGEST_DELAY, SPEED_OF_SOUND, arrival_angle
 from ondes.signal.stft import Stft, mean_power
 
 __all__ = ["MAX_COLUMNS", "N_ROWS", "PlaceMeter", "TrackBuilder", "hertz_of", "mel_of"]
@@ -104,7 +104,6 @@ def hertz_of(mel: Array) -> Array:
 
 
 ASSUMED_DISTANCE = 0.08  # metres
-LONGEST_DELAY = 3e-3  # seconds: one metre
 HIGHEST = 8000.0  # Hz: what is above adds noise
 STEPS = 16  # per sample at twice that frequency
 STRAIGHT = 2.5  # degrees

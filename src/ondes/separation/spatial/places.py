@@ -9,14 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ondes.signal.stft import Stft
 
-__all__ = [
-    "IN_PHASE",
-    "arrival_angle",
-    "arrival_delays",
-    "in_phase_share",
-    "panning_angle",
-    "resembles_room",
-]
+__all__ = ["IN_PHASE", "arrival_angle", "arrival_delays", "in_phase_share", "resembles_room"]
 
 SPEED_OF_SOUND = 343.0  # m/s at 20 °C
 LONGEST_DELAY = 3e-3  # seconds: one metre
@@ -92,18 +85,6 @@ def arrival_angle(delay: float, spacing: float) -> float:
     if not spacing > 0:
         raise ValueError(f"spacing={spacing!r} must be a positive distance in metres.")
     return -float(np.degrees(np.arcsin(np.clip(delay * SPEED_OF_SOUND / spacing, -1, 1))))
-
-
-def panning_angle(samples: ArrayLike) -> float:
-    """The place of a stereo stem in degrees: 0 is left, 45 the centre, 90 right; NaN in silence.
-
-    Examples
-    --------
-    >>> round(panning_angle(np.array([[1.0, 1.0], [-2.0, -2.0]])))
-    45
-    """
-    left, right = np.sqrt(np.square(np.asarray(samples, np.float64)).sum(axis=0))
-    return float(np.degrees(np.arctan2(right, left))) if left + right > 0 else float("nan")
 
 
 def resembles_room(samples: ArrayLike, sr: int) -> bool:
