@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -148,6 +150,19 @@ def test_a_dropped_name_is_only_a_name(address):
 # ---- files ----
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 16 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder]
+    mounted = subprocess.run(command, capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no disk can be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
 def _files(folder):
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
@@ -218,6 +233,45 @@ def test_an_upload_in_pieces_leaves_the_disk_its_reserve(headers):
     assert sent[0]["status"] == 400
     assert b"free space" in sent[1]["body"]
     assert list(session.folder.iterdir()) == []
+    session.close()
+
+
+@pytest.mark.parametrize("is_declared", [True, False])
+def test_uploads_at_once_leave_the_disk_its_reserve_together(small_disk, monkeypatch, is_declared):
+    from ondes.studio.routes import Studio
+    from ondes.studio.session import Session
+
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    session = Session(reserve=4 * 2**20)  # of 16
+    studio, statuses, lowest = Studio(session), [], [2**60]
+    length = [(b"content-length", b"%d" % (8 * 2**20))] if is_declared else []
+    scope = {
+        "type": "http", "method": "POST", "path": "/drop", "query_string": b"name=a.wav",
+        "headers": length,
+    }  # fmt: skip
+
+    async def upload():
+        left = 128
+
+        async def receive():
+            nonlocal left
+            left -= 1
+            await asyncio.sleep(0)
+            lowest.append(shutil.disk_usage(small_disk).free)
+            return {"type": "http.request", "body": bytes(2**16), "more_body": left > 0}
+
+        async def send(message):
+            statuses.append(message.get("status"))
+
+        await studio.app(scope, receive, send)
+
+    async def both():
+        await asyncio.gather(upload(), upload())
+
+    asyncio.run(both())
+    assert sorted(each for each in statuses if each) == [200, 400]
+    assert min(lowest) >= session.reserve
+    assert len(_files(session.folder)) == 1
     session.close()
 
 

@@ -146,19 +146,21 @@ class Studio:
         """A file, as the body of the request; the page opens it by the id that it gets."""
         name = PurePath(request.query_params.get("name", "").replace("\\", "/")).name or "sound"
         size = int(request.headers.get("content-length", 0))
-        n_allowed = shutil.disk_usage(self._session.folder).free - self._session.reserve
         suffix = PurePath(name).suffix.lower()
         suffix = suffix if suffix[1:].isalnum() and len(suffix) <= 6 else ""
         id = f"d{next(self._numbers)}"  # noqa: A001
         path = self._session.folder / f"{id}{suffix}"
         try:
             async with await anyio.open_file(path, "wb") as file:
-                n_written = 0
+                n_left = size
                 async for data in request.stream():
-                    n_written += len(data)
-                    if max(size, n_written) > n_allowed:
+                    # Asked again and again: other uploads fill the same disk.
+                    free = shutil.disk_usage(self._session.folder).free - self._session.reserve
+                    if max(n_left, len(data)) > free:
                         raise ValueError(f"{name} is larger than the free space on this disk.")
                     await file.write(data)
+                    await file.flush()
+                    n_left -= len(data)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
