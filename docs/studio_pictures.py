@@ -33,6 +33,7 @@ RECORDINGS = Path(os.environ.get("ONDES_RECORDINGS", "build/recordings"))
 NOISE = RECORDINGS / "noise" / "wesnoth"
 FIGURES = Path(__file__).parent / "figures"
 DESK, PHONE = {"width": 1200, "height": 820}, {"width": 390, "height": 844}
+GAP = 24  # pixels between phones
 
 
 def main() -> None:
@@ -41,14 +42,17 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=arguments
         )
-        folder = Path(name)
-        _music(browser, folder)
-        _speech(browser, folder)
-        _field(browser, folder)
+        phones = [draw(browser, Path(name)) for draw in (_music, _speech, _field)]
         browser.close()
+    beside = Image.new("RGB", (sum(each.width + GAP for each in phones) - GAP, phones[0].height))
+    beside.paste("white", (0, 0, *beside.size))
+    for number, phone in enumerate(phones):
+        beside.paste(phone, (number * (phone.width + GAP), 0))
+    _save(beside, "studio_phone")
 
 
-def _music(browser: Any, folder: Path) -> None:
+def _music(browser: Any, folder: Path) -> Image.Image:
+    del folder
     with _studio(browser, RECORDINGS / "music" / "wesnoth" / "transience.ogg") as page:
         for number, name in enumerate(("Strings", "Bass")):
             field = page.locator(".lane input.name").nth(number)
@@ -61,16 +65,12 @@ def _music(browser: Any, folder: Path) -> None:
         page.evaluate("window.scrollTo(0, 0)")
         page.mouse.move(0, 0)
         time.sleep(4)
-        _save(page, "studio_music")
+        _save(_shot(page), "studio_music")
         page.keyboard.press("Escape")
-        page.set_viewport_size(PHONE)
-        page.emulate_media(color_scheme="dark")
-        page.evaluate("window.scrollTo(0, 0)")
-        time.sleep(3)
-        _save(page, "studio_phone")
+        return _on_a_phone(page)
 
 
-def _speech(browser: Any, folder: Path) -> None:
+def _speech(browser: Any, folder: Path) -> Image.Image:
     """Spoken prompts over the sound of a ship at sea."""
     prompts = sorted((RECORDINGS / "speech" / "asterisk_en").glob("conf-*.flac"))[:12]
     words = [_at(16000, path) for path in prompts]
@@ -85,10 +85,11 @@ def _speech(browser: Any, folder: Path) -> None:
         page.wait_for_selector("html[data-job=done]", state="attached")
         page.set_viewport_size({"width": 1200, "height": 660})
         time.sleep(3)
-        _save(page, "studio_speech")
+        _save(_shot(page), "studio_speech")
+        return _on_a_phone(page)
 
 
-def _field(browser: Any, folder: Path) -> None:
+def _field(browser: Any, folder: Path) -> Image.Image:
     """Birds, the sea and a night, as a recorder in the field would name them."""
     field = folder / "field"
     field.mkdir()
@@ -99,7 +100,8 @@ def _field(browser: Any, folder: Path) -> None:
     with _studio(browser, field, "#events tr") as page:
         page.set_viewport_size({"width": 1200, "height": 1080})
         time.sleep(4)
-        _save(page, "studio_field")
+        _save(_shot(page), "studio_field")
+        return _on_a_phone(page)
 
 
 def _at(sr: int, path: Path) -> Any:
@@ -136,9 +138,20 @@ def _studio(browser: Any, path: Path, ready: str = ".card") -> Iterator[Any]:
         process.terminate()
 
 
-def _save(page: Any, name: str) -> None:
-    picture = Image.open(io.BytesIO(page.screenshot()))
-    picture.convert("RGB").save(FIGURES / f"{name}.webp", quality=82, method=6)
+def _on_a_phone(page: Any) -> Image.Image:
+    page.set_viewport_size(PHONE)
+    page.emulate_media(color_scheme="dark")
+    page.evaluate("window.scrollTo(0, 0)")
+    time.sleep(3)
+    return _shot(page)
+
+
+def _shot(page: Any) -> Image.Image:
+    return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+
+
+def _save(picture: Image.Image, name: str) -> None:
+    picture.save(FIGURES / f"{name}.webp", quality=82, method=6)
 
 
 if __name__ == "__main__":

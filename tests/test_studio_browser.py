@@ -365,9 +365,12 @@ def test_it_fits_a_phone_and_everything_has_a_name(studio):
             ".map((each) => each.outerHTML)"
         )
         assert nameless == []
-        # Of the selection and of what moves sounds, no row is left empty.
-        rows = {round(each["y"]) for each in _boxes(page, "#selected > *")}
-        assert len(rows) == (1 if tab == "speech" else 2)
+        # What belongs to the selection takes as many rows before a drag as after it.
+        for span in ((0.0, 0.0), (1.0, 2.0)):
+            studio.eval("ondesStudio.timeline.select({}, {})".format(*span))
+            ends = {round(each["y"] + each["height"] / 2) for each in _boxes(page, "#selected > *")}
+            assert len(ends) == (2 if tab == "field" else 1)
+        page.keyboard.press("Escape")
     head, strip = (_boxes(page, f".lane .head{inside}")[0] for inside in ("", " .strip"))
     assert strip["y"] + strip["height"] >= head["y"] + head["height"] - 4
     _card(studio, 0).click(position={"x": 20, "y": 10})
@@ -950,6 +953,13 @@ def test_calls_in_rain_become_events(browser, tmp_path):
         with page.expect_download() as waiting:
             page.keyboard.press("Control+s")
         assert waiting.value.suggested_filename == "SM4_20240131_000000 and 1 more.ondes"
+        curve = (
+            "[...document.getElementById('novelty-curve').getContext('2d')"
+            ".getImageData(0, 59, 1, 1).data].slice(0, 3)"
+        )
+        light = studio.eval(curve)
+        page.emulate_media(color_scheme="dark")
+        studio.wait(f"{curve}.every((each, n) => each > {light}[n])")
         page.set_viewport_size({"width": 390, "height": 844})
         tops = [box["y"] for box in _boxes(page, "#novel-moments button")]
         assert len(set(tops)) == (len(tops) + 1) // 2

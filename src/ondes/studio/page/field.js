@@ -30,6 +30,7 @@ export class Field {
     timeline.addEventListener("range", () => this.#draw());
     timeline.addEventListener("selection", () => this.#enable());
     new ResizeObserver(() => this.#draw()).observe(this.#panel);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#draw());
     this.#panel.addEventListener("click", ({ target, clientX }) => {
       if (target.matches("canvas")) this.player.seek(this.timeline.timeAt(clientX));
     });

@@ -229,9 +229,9 @@ timeline.addEventListener("seek", (event) => player.seek(event.detail));
 timeline.addEventListener("selection", showSelection);
 function showSelection() {
   const { selection } = timeline;
-  byId("selection").textContent = selection
-    ? `${clock(selection.start, 2)} – ${clock(selection.end, 2)}`
-    : "Drag over the picture: along it for a part, across for a box.";
+  byId("selection").replaceChildren(...(selection
+    ? [`${clock(selection.start, 2)} – ${clock(selection.end, 2)}`]
+    : ["Drag over the picture", el("span", { class: "long" }, ": along it for a part, across for a box.")]));
   const [low, high] = selection ? bandOf(selection).map(Math.round) : ["", ""];
   for (const [id, value] of [["low", low], ["high", high]]) {
     byId(id).disabled = !selection;
