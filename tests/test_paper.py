@@ -6,13 +6,16 @@ argmin is a number of majorise-minimise steps, as section 2.1 says; matrices are
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ondes
+from ondes.nmf.dictionary_update import update
 
 F, N, K = 6, 11, 3
 rng = np.random.default_rng(5)
@@ -145,3 +148,35 @@ def test_the_stopping_rule_ends_with_the_very_update(backend, warm):
     for eta in sorted(moves)[:4]:
         number = next(n for n, move in enumerate(moves, 1) if move < eta * (1 + 1e-9))
         assert len(check(backend, eta=eta * (1 + 1e-9), warm=warm)) == number
+
+
+def test_at_r_0_a_row_that_underflows_stays_what_it_is(backend):
+    """√(A/B) of its entries is zero, and so is their sum."""
+    new = ondes.Statistics(A0.T.copy(), B0.T.copy(), 0.0, 1.0)
+    new.numerator[1], new.denominator[1] = 1e-310, 1e300
+    rows, past = W0.T, ondes.Statistics(A0.T, B0.T, 0.0, 1.0)
+    if backend == "torch":
+        torch = pytest.importorskip("torch")
+        rows = torch.from_numpy(rows.copy())
+        past, new = (
+            ondes.Statistics(*map(torch.from_numpy, (each.numerator, each.denominator)), None, None)
+            for each in (past, new)
+        )
+        found, _, scale = update(rows, past, new, torch.zeros(1), exponent=0.5, xp=torch)
+    else:
+        found, _, scale = update(rows, past, new, 0.0, exponent=0.5)
+    expected = np.sqrt(A0 / B0).T
+    expected /= expected.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(np.asarray(found)[[0, 2]], expected[[0, 2]], rtol=1e-12)
+    np.testing.assert_array_equal(np.asarray(found)[1], W0.T[1])
+    assert np.asarray(scale)[1] == 1
+
+
+def test_the_table_has_every_input_and_the_oracle_is_given_each():
+    page = (Path(__file__).parent.parent / "docs" / "algorithm.md").read_text(encoding="utf-8")
+    table = page.partition("## The paper's inputs")[2].partition("\n## ")[0]
+    inputs = set(inspect.signature(ondes.OnlineNMF.paper).parameters) - {"n_components", "others"}
+    call = inspect.getsource(check).partition("OnlineNMF.paper(")[2].partition(").fit(")[0]
+    for name in (*inputs, "remainder", "shuffle"):
+        assert f"`{name}" in table, name
+        assert f" {name}=" in call, name
