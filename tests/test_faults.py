@@ -191,6 +191,37 @@ def test_a_signal_saves_and_ends_and_the_run_can_be_resumed(album, unbroken, tmp
     assert run.left_behind() == ["m.ondes"]
 
 
+@pytest.mark.parametrize("how", ["bar", "no bar"])
+def test_a_terminal_that_is_closed_saves_and_ends_the_run(album, tmp_path, how):
+    import fcntl
+    import pty
+    import termios
+
+    run = Run(tmp_path, album, n_passes=100_000)
+    mine, its = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ondes", *map(str, run.command)],
+        stdin=its,
+        stdout=its,
+        stderr=its if how == "bar" else subprocess.DEVNULL,
+        env=ENVIRONMENT,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(its)
+    try:
+        shown = b""
+        while how == "bar" and b"divergence" not in shown:
+            shown += os.read(mine, 2**16)
+        if how == "no bar":
+            run.wait_for_checkpoint(process)
+        os.close(mine)
+        assert process.wait(PATIENCE_S) == 130
+    finally:
+        process.kill()
+    assert ondes.load(run.output).history.stopped_by == "SIGHUP"
+
+
 def test_resume_starts_where_there_is_no_checkpoint_and_does_nothing_when_all_is_done(
     album, tmp_path
 ):

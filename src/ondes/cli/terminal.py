@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import stat
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
 from ondes.errors import FileError, OndesError, printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
 
     from ondes.learning.dictionary_learning import LearningProgress
@@ -32,9 +35,11 @@ def say(text: str, *, err: bool = False) -> None:
     """Print text; where its reader has closed the stream, the work is done all the same."""
     try:
         click.echo(text, err=err)
-    except BrokenPipeError:
-        discard(sys.stderr if err else sys.stdout)
     except OSError as error:
+        stream = sys.stderr if err else sys.stdout
+        if isinstance(error, BrokenPipeError) or _is_hung_up(stream, error):
+            discard(stream)
+            return
         name = "error" if err else "output"
         reason = error.strerror or error
         raise OndesError(f"Standard {name} cannot be written ({reason}).") from error
@@ -45,6 +50,39 @@ def discard(stream: TextIO) -> None:
     descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(descriptor, stream.fileno())
     os.close(descriptor)
+
+
+def _is_hung_up(stream: TextIO, error: OSError) -> bool:
+    """Whether a stream was a terminal that somebody has closed."""
+    return error.errno == errno.EIO and stat.S_ISCHR(os.fstat(stream.fileno()).st_mode)
+
+
+class _Screen:
+    """Standard error for a bar, which a terminal that is closed does not end."""
+
+    def write(self, text: str) -> int:
+        self._try(lambda: sys.stderr.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(sys.stderr.flush)
+
+    def _try(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except OSError as error:
+            if not _is_hung_up(sys.stderr, error):
+                raise
+            discard(sys.stderr)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(file=cast(TextIO, _Screen()))
 
 
 def open_closed_streams() -> None:
@@ -139,7 +177,6 @@ def bar(title: str) -> Iterator[Bar]:
     if not sys.stderr.isatty():
         yield Bar(None, title)
         return
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
@@ -150,7 +187,7 @@ def bar(title: str) -> Iterator[Bar]:
         TextColumn("{task.fields[note]}", markup=False),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=_console(), transient=True) as progress:
         yield Bar(progress, title)
 
 
@@ -160,7 +197,6 @@ def share_bar(title: str) -> Iterator[Callable[[float, str], None]]:
     if not sys.stderr.isatty():
         yield lambda *_: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
@@ -169,7 +205,7 @@ def share_bar(title: str) -> Iterator[Callable[[float, str], None]]:
         TextColumn("{task.fields[note]}", markup=False),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=_console(), transient=True) as progress:
         task = progress.add_task(title, total=1.0, note="")
         yield lambda share, note: progress.update(task, completed=share, note=note)
 
