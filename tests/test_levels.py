@@ -25,7 +25,7 @@ from ondes.separation.energies import (
     OverlapEnergy,
     SpanSums,
 )
-from ondes.separation.novelty import FRAMES_AVERAGED, Novelty
+from ondes.separation.novelty import FRAMES_AVERAGED, MeasuredSources, Novelty
 from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.stft import Stft
 from ondes.tables import (
@@ -227,6 +227,27 @@ def test_novelty_is_the_divergence_per_bin_of_eight_averaged_frames(folder):
     model, target = h @ w + 1e-6, levelled + 1e-6
     expected = np.mean(target * np.log(target / model) - target + model)
     assert found[1] == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference", pytest.param("torch", id="torch")])
+def test_novelty_beside_a_separation_is_that_of_the_samples(folder, backend):
+    if backend == "torch":
+        pytest.importorskip("torch", reason="PyTorch is not installed")
+    dictionary = ondes.load(folder / "tones.ondes")
+    model = Sources.of({"a": dictionary, "b": dictionary})
+    samples = tones(200, 4)
+    compute = Compute(backend, "cpu" if backend == "torch" else None)
+    measured = MeasuredSources(model, SR, compute)
+    separator = ondes.Separator(measured, compute=compute)
+    found = []
+    for part in np.array_split(samples, [100, 5000, 20000]):
+        separator.push(part)
+        found.append(measured.taken())
+    separator.flush()
+    found += [measured.taken(), measured.novelty.flush()]
+    alone = Novelty(model)
+    expected = np.concatenate([alone.push(samples), alone.flush()])
+    np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-3)
 
 
 def test_a_planted_sound_is_the_most_novel_moment(folder, tmp_path):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ondes.models.model import known_power
+from ondes.models.model import MaskStream, SourceVariances, known_power
 from ondes.models.sources import Sources
+from ondes.nmf.backends import tensors
 from ondes.nmf.divergence import Array
 from ondes.nmf.encoding import Compute, encode
+from ondes.signal.audio_settings import AudioSettings
 from ondes.signal.stft import Frames, StftStream
 
-__all__ = ["Novelty"]
+__all__ = ["MeasuredSources", "Novelty"]
 
 FRAMES_AVERAGED = 8  # the divergence of averaged frames tells novel moments better apart
 MOMENTS_AT_ONCE = 128  # solved together: the kernel prepares the dictionary for every call
@@ -82,7 +86,10 @@ class Novelty:
 
     def push_frames(self, frames: Frames) -> Array:
         """The same of frames that are transformed already, by `ComponentEnergies.stft`."""
-        power = known_power(frames, self._sources.audio)
+        return self.push_power(known_power(frames, self._sources.audio))
+
+    def push_power(self, power: Array) -> Array:
+        """The same of the power of frames in the bins that the sources know."""
         power = np.concatenate([self._power, power])
         n_whole = len(power) - len(power) % FRAMES_AVERAGED
         self._power = power[n_whole:].copy()
@@ -100,3 +107,74 @@ class Novelty:
         self._moments = []
         encoding = encode(self._sources.audio.from_power(power), self._problem, self._compute)
         return -encoding.scores()
+
+
+class MeasuredSources:
+    """Sources that are a `Model` as they are, and measure novelty of the frames that they mask.
+
+    So a mixture that is separated need not be transformed once more.
+
+    Parameters
+    ----------
+    sources : Sources
+    sr : int
+        Sampling rate of the mixture.
+    compute : Compute
+        Of the novelty.
+
+    Attributes
+    ----------
+    novelty : Novelty
+        To which the frames go.
+    """
+
+    def __init__(self, sources: Sources, sr: int, compute: Compute) -> None:
+        self._sources = sources
+        self.novelty = Novelty(sources, sr=sr, compute=compute)
+        self._values: list[Array] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sources, in the order of the masks."""
+        return self._sources.names
+
+    @property
+    def audio(self) -> AudioSettings:
+        """Of the frames that the model knows."""
+        return self._sources.audio
+
+    def masks(self, compute: Compute) -> MaskStream:
+        """Begin a stream of masks, whose frames are measured."""
+        return _MeasuredMasks(self._sources.masks(compute), self)
+
+    def variances(self, n_bins: int, compute: Compute) -> SourceVariances:
+        """Those of the sources, which see no frames."""
+        return self._sources.variances(n_bins, compute)
+
+    def measure(self, power: Array) -> None:
+        """Take the power of the next frames."""
+        self._values.append(self.novelty.push_power(power))
+
+    def taken(self) -> Array:
+        """The values that have become ready since the last call."""
+        values, self._values = self._values, []
+        return np.concatenate([np.zeros(0), *values])
+
+
+class _MeasuredMasks:
+    def __init__(self, masks: MaskStream, measured: MeasuredSources) -> None:
+        self._masks, self._measured, self.delay = masks, measured, masks.delay
+
+    def reset(self) -> None:
+        """Forget everything pushed so far."""
+        self._masks.reset()
+
+    def push(self, spectra: Any, amplitude: Any) -> Any:
+        """Take the next frames; return the masks that are ready."""
+        power = spectra * (amplitude * amplitude)[:, None]
+        self._measured.measure(power.cpu().numpy() if tensors.is_tensor(power) else power)
+        return self._masks.push(spectra, amplitude)
+
+    def flush(self) -> Any:
+        """Return the last masks, and reset."""
+        return self._masks.flush()

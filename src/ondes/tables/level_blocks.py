@@ -27,16 +27,18 @@ from ondes.separation.energies import (
     check_loudness,
     stem_energies,
 )
-from ondes.separation.novelty import Novelty
-from ondes.separation.separator import Separator
+from ondes.separation.novelty import MeasuredSources, Novelty
+from ondes.separation.separator import BLOCK_SIZE, Separator
 from ondes.signal.recordings import AudioBlocks, RawFormat, open_span
 from ondes.signal.stft import Frames, Stft, mean_power
+from ondes.signal.survey import is_stream
 
 __all__ = ["LevelBlock", "clock_time", "frequency_bounds", "levels", "recording_levels"]
 
 BLOCK_SECONDS = 10.0
 LEAST_SECONDS = 1e-3  # of a cell: a block has ten thousand of them, and so many spectra
-AHEAD = 4
+SMALL_BLOCK = 2**16  # samples: components are measured frame by frame, and streams as they come
+AHEAD = {SMALL_BLOCK: 4, BLOCK_SIZE: 1}  # blocks
 SHARE = 0.9  # of the power, between the bounds
 BOUNDS_HZ = 30.0  # resolution of the bounds
 
@@ -212,18 +214,20 @@ def recording_levels(
         raise ValueError(f"by={by!r} must be 'component' or 'source'.")
     compute = Compute(backend, device, n_jobs=n_jobs)
     model, name = _model(models), _name(recording)
-    with open_span(recording, start=start, end=end, raw=raw) as blocks:
+    if by == "component" and not isinstance(model, Sources):
+        raise ValueError("A trained separator has no components; measure its sources.")
+    of_components = by == "component" or (by is None and len(model.names) == 1)
+    size = SMALL_BLOCK if of_components or is_stream(recording) else BLOCK_SIZE
+    with open_span(recording, start=start, end=end, block_size=size, raw=raw) as blocks:
         meters: _ComponentMeters | _SourceMeters
-        if isinstance(model, Sources) and by != "source" and (by or len(model.names) == 1):
+        if of_components and isinstance(model, Sources):
             meters = _ComponentMeters(model, blocks.sr, compute, novelty)
-        elif by == "component":
-            raise ValueError("A trained separator has no components; measure its sources.")
         else:
             meters = _SourceMeters(model, blocks.sr, compute, novelty, bounds)
         table = _Table(name, meters, start, every, blocks.sr)
-        damage = None
+        damage, ahead = None, AHEAD[size]
         try:
-            for n_samples, prepared in prefetch(meters.prepared(_checked(blocks, name)), AHEAD):
+            for n_samples, prepared in prefetch(meters.prepared(_checked(blocks, name)), ahead):
                 table.n_samples += n_samples
                 table.add(meters.push(prepared))
                 yield from table.rows(bounds)
@@ -305,38 +309,42 @@ class _SourceMeters:
     def __init__(
         self, model: Model, sr: int, compute: Compute, novelty: bool, bounds: bool
     ) -> None:
+        self.spans: list[tuple[float, float]] = [(0.0, 1)]
+        self._measured = None
+        if novelty and isinstance(model, Sources):
+            model = self._measured = MeasuredSources(model, sr, compute)
+            self.spans.append((self._measured.novelty.first, self._measured.novelty.step))
+        self.has_novelty = self._measured is not None
         self._separator = Separator(model, sr=sr, spatial="auto", compute=compute)
         self.names = self._separator.names
-        self.spans = [(0.0, 1)]
-        self._novelty = None
-        if novelty and isinstance(model, Sources):
-            self._novelty = Novelty(model, sr=sr, compute=compute)
-            self.spans.append((self._novelty.first, self._novelty.step))
-        self.has_novelty = self._novelty is not None
         self._spectra = None
         if bounds:
             self._spectra = _StemSpectra(len(self.names), sr)
             self.spans.append((self._spectra.first, self._spectra.step))
 
     def prepared(self, blocks: Iterable[Samples]) -> Iterator[tuple[int, Any]]:
-        """What a thread may do ahead: samples, and their novelty."""
-        for block in blocks:
-            novelty = [] if self._novelty is None else [_counted(self._novelty.push(block))]
-            yield len(block), (block, novelty)
+        """What a thread may do ahead: decoding."""
+        return ((len(block), block) for block in blocks)
 
-    def push(self, prepared: tuple[Samples, list[Array]]) -> list[Array]:
-        samples, novelty = prepared
+    def push(self, samples: Samples) -> list[Array]:
         stems = self._stems(self._separator.push(samples))
         spectra = [] if self._spectra is None else [self._spectra.push(stems)]
-        return [stem_energies(stems), *novelty, *spectra]
+        return [stem_energies(stems), *self._novelty(), *spectra]
 
     def flush(self) -> list[Array]:
         stems = self._stems(self._separator.flush())
-        novelty = [] if self._novelty is None else [_counted(self._novelty.flush())]
         spectra = []
         if self._spectra is not None:
             spectra = [np.concatenate([self._spectra.push(stems), self._spectra.flush()])]
-        return [stem_energies(stems), *novelty, *spectra]
+        return [stem_energies(stems), *self._novelty(is_last=True), *spectra]
+
+    def _novelty(self, is_last: bool = False) -> list[Array]:
+        if self._measured is None:
+            return []
+        values = self._measured.taken()
+        if is_last:
+            values = np.append(values, self._measured.novelty.flush())
+        return [_counted(values)]
 
     def _stems(self, separated: Mapping[str, Samples]) -> list[Samples]:
         return [separated[name] for name in self.names]
