@@ -75,5 +75,5 @@ def prefetch(
     finally:
         stop.set()
         room.release()
-        # A pipe that has fallen silent may hold the worker forever: leave it behind then.
+        # A pipe that is blocked may hold the worker forever: leave it behind then.
         worker.join(STOP_WAIT_S)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ondes.cli import options, terminal
-from ondes.cli.destinations import failure_of, make_folder
+from ondes.cli.destinations import failure_of, open_writer
 from ondes.cli.models import load_dictionary, load_model, with_delay
 from ondes.errors import FileError, printable
 
@@ -198,8 +198,6 @@ def _denoise_one(
     """What to report of a recording, once it is written, and whether that was interrupted."""
     from ondes.prefetch import prefetch
     from ondes.separation.denoising import denoise_file
-    from ondes.signal.audio_writer import AudioWriter
-    from ondes.signal.stream_writer import StreamWriter
     from ondes.signal.survey import is_stream
 
     is_streamed = is_stream(file)
@@ -218,27 +216,20 @@ def _denoise_one(
             raw=given["raw"],
             **compute,
         )
-        facts = file, blocks.sr, blocks.channels
-        writer: AudioWriter | StreamWriter
-        if is_streamed:
-            writer = StreamWriter(*facts, raw=given["raw"])
-        else:
-            make_folder(file, stack)
-            writer = AudioWriter(*facts, force=given["force"])
-        with writer:
-            try:
-                for block in prefetch(blocks, BLOCKS_AHEAD, should_stop=writer.is_abandoned):
-                    writer.write(block)
-                    n_samples += len(block)
-                    is_silent = is_silent and not block.any()
-                    bar.show(n_samples / blocks.sr, None, "reducing noise")
-                if n_samples and is_silent and not is_streamed:
-                    raise FileError(recording, "is silent: there is no speech in it")
-                writer.check()
-            except KeyboardInterrupt:
-                if not n_samples or not (is_streamed or is_stream(recording)):
-                    raise
-                is_interrupted = True  # nobody could give the stream again: keep what is finished
+        writer = open_writer(file, blocks.sr, blocks.channels, given, stack)
+        try:
+            for block in prefetch(blocks, BLOCKS_AHEAD, should_stop=writer.is_abandoned):
+                writer.write(block)
+                n_samples += len(block)
+                is_silent = is_silent and not block.any()
+                bar.show(n_samples / blocks.sr, None, "reducing noise")
+            if n_samples and is_silent and not is_streamed:
+                raise FileError(recording, "is silent: there is no speech in it")
+            writer.check()
+        except KeyboardInterrupt:
+            if not n_samples or not (is_streamed or is_stream(recording)):
+                raise
+            is_interrupted = True  # a stream cannot be given again: keep what is finished
     seconds = n_samples / blocks.sr
     found = {"recording": recording, "file": file, "seconds": seconds, "sr": blocks.sr}
     return found, is_interrupted

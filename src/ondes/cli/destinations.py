@@ -1,4 +1,4 @@
-"""What commands over several recordings share: the failure of one, and folders to write to."""
+"""What commands over several recordings share: the failure of one, and where results go."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ondes.cli import terminal
 from ondes.errors import FileError
 
 if TYPE_CHECKING:
+    from ondes.signal.audio_writer import AudioWriter
     from ondes.signal.locations import Location
+    from ondes.signal.stream_writer import StreamWriter
 
 
 @contextlib.contextmanager
@@ -26,6 +28,20 @@ def failure_of(path: Location, failures: list[FileError]) -> Iterator[None]:
             named = FileError(path, str(error).rstrip("."))
         terminal.complain(str(named))
         failures.append(named)
+
+
+def open_writer(
+    file: Path, sr: int, channels: int, given: dict[str, Any], stack: contextlib.ExitStack
+) -> AudioWriter | StreamWriter:
+    """What writes a stream, or a file in a folder that is made for it; `stack` closes it."""
+    from ondes.signal.audio_writer import AudioWriter
+    from ondes.signal.stream_writer import StreamWriter
+    from ondes.signal.survey import is_stream
+
+    if is_stream(file):
+        return stack.enter_context(StreamWriter(file, sr, channels, raw=given["raw"]))
+    make_folder(file, stack)
+    return stack.enter_context(AudioWriter(file, sr, channels, force=given["force"]))
 
 
 def make_folder(file: Path, stack: contextlib.ExitStack) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ondes.cli import options, terminal
-from ondes.cli.destinations import failure_of, make_folder
+from ondes.cli.destinations import failure_of, open_writer
 from ondes.cli.models import as_model, check_discovery, discover, load_models, with_delay
 from ondes.errors import FileError, printable
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from ondes.models.model import Model
+    from ondes.separation import StemLevels
+    from ondes.signal.audio_writer import AudioWriter
     from ondes.signal.locations import Location
+    from ondes.signal.stream_writer import StreamWriter
 
 
 NEARLY_SILENT = -20.0  # decibels relative to the mix
@@ -276,9 +279,8 @@ def _separate_one(
 
     from ondes.prefetch import prefetch
     from ondes.separation import StemLevels, separate_file
-    from ondes.signal.audio_writer import AudioWriter, deferred_signals
+    from ondes.signal.audio_writer import deferred_signals
     from ondes.signal.recordings import probe
-    from ondes.signal.stream_writer import StreamWriter
     from ondes.signal.survey import is_stream
 
     total = None if is_stream(path) or given["raw"] is not None else probe(path).seconds
@@ -320,12 +322,7 @@ def _separate_one(
                 if not writers:
                     facts = separated.sr, first.shape[1]
                     for name, file in files.items():
-                        if is_streamed:
-                            writers[name] = StreamWriter(file, *facts, raw=given["raw"])
-                        else:
-                            make_folder(file, stack)
-                            writers[name] = AudioWriter(file, *facts, force=given["force"])
-                        stack.enter_context(writers[name])
+                        writers[name] = open_writer(file, *facts, given, stack)
                 # All stems, or none, have the block; a stream has one, and may wait for its reader.
                 with contextlib.nullcontext() if is_streamed else deferred_signals():
                     for name, writer in writers.items():
@@ -344,16 +341,10 @@ def _separate_one(
         except KeyboardInterrupt:
             if not (writers and (is_streamed or is_stream(path))):
                 raise
-            is_interrupted = True  # nobody could give the stream again: keep what is finished
+            is_interrupted = True  # a stream cannot be given again: keep what is finished
         is_written = pool.submit(stack.pop_all().close)
     if is_discovered:
-        for name, decibels in levels.decibels().items():
-            if decibels < NEARLY_SILENT:
-                below = "" if decibels == -math.inf else f", {-decibels:.0f} dB below the mixture"
-                silent = "nearly silent" if below else "silent"
-                terminal.complain(
-                    f"{printable(path.name)}: {name} is {silent}{below}; try fewer --sources."
-                )
+        _say_what_is_silent(path, levels)
     elif beginning:
         _hint_at_a_room(path, np.concatenate(beginning), separated.sr)
     seconds = n_samples / separated.sr
@@ -365,6 +356,16 @@ def _separate_one(
         "levels": levels.decibels(),
     }
     return track, is_written, is_interrupted
+
+
+def _say_what_is_silent(path: Location, levels: StemLevels) -> None:
+    for name, decibels in levels.decibels().items():
+        if decibels < NEARLY_SILENT:
+            below = "" if decibels == -math.inf else f", {-decibels:.0f} dB below the mixture"
+            silent = "nearly silent" if below else "silent"
+            terminal.complain(
+                f"{printable(path.name)}: {name} is {silent}{below}; try fewer --sources."
+            )
 
 
 def _hint_at_a_room(path: Location, samples: Any, sr: int) -> None:

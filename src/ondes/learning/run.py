@@ -307,7 +307,7 @@ class Run:
         return rule.n_frames is None and 0 < rule.r < 1 and self.options.cluster is None
 
     def _n_active(self) -> int:
-        """Frames of the first pass that are not silent, which nobody knows before reading them."""
+        """Frames of the first pass that are not silent, which are known only after reading them."""
         frames_of = partial(HostFrameReader, audio=self.audio)
         # Learning reports what cannot be read.
         rounds = self._rounds(frames_of, self._n_readers, n_passes=1, on_error=lambda *_: None)

@@ -114,7 +114,7 @@ def model_of(path: str | Location, document: dict[str, Any]) -> Model:
 
 
 def _check_solver(solver: Solver) -> None:
-    """Nobody could interrupt the steps of one batch, so a file may not ask for very many."""
+    """The steps of one batch cannot be interrupted, so a file may not ask for very many."""
     if type(solver.max_steps) is not int or solver.max_steps > MAX_STEPS:
         raise ValueError(
             f"max_steps={solver.max_steps!r} must be a whole number of at most {MAX_STEPS}"

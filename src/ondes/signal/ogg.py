@@ -125,11 +125,11 @@ class EnteredOgg(io.RawIOBase):
         self._kept, self._kept_from = headers, 0  # a decoder asks for two kilobytes at a time
 
     def readable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

@@ -104,11 +104,11 @@ class RemoteFile(io.RawIOBase):
     failure: FileError | None
 
     def readable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

@@ -22,7 +22,7 @@ TINY = np.float32(1e-20)
 
 
 class Confidence:
-    """Judges demixed sources, block after block; earlier blocks fade.
+    """Decides whether sources are demixed, block after block; earlier blocks fade.
 
     Voices and instruments are loud in different bins and frames, so what is demixed well is
     distinct, and noise at the microphones is in all outputs alike. Where demixing went wrong, the
