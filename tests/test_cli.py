@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -650,7 +651,12 @@ def test_info_describes_models_and_the_system(models):
     assert (facts["n_components"], facts["sr"], facts["n_fft"]) == (4, SR, 128)
     assert (facts["top_db"], facts["files"]) == (60.0, [str(models / "tones.wav")])
     facts = json.loads(run("info", "--system", "--json").stdout)
-    assert {"ondes", "python", "native_kernel", "numpy", "extra_report"} <= set(facts)
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    name = re.compile(r"[\w-]+")
+    assert {name.match(each)[0] for each in project["dependencies"]} <= set(facts)
+    for extra, packages in project["optional-dependencies"].items():
+        assert set(facts[f"extra_{extra}"]) == {name.match(each)[0] for each in packages}
+    assert {"ondes", "python", "native_kernel"} <= set(facts)
     assert run("info").returncode == 2
     done = run("info", models / "tones.wav")
     assert done.returncode == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,16 +14,6 @@ if TYPE_CHECKING:
     from ondes.models.trained_separator import TrainedSeparator
     from ondes.nmf.learner import DictionaryLearner
 
-PACKAGES = ("numpy", "scipy", "scikit-learn", "soundfile", "soxr", "click", "rich")
-EXTRAS = {
-    "formats": ("av",),
-    "report": ("matplotlib", "jinja2"),
-    "dask": ("distributed",),
-    "torch": ("torch",),
-    "remote": ("fsspec",),
-    "tables": ("pyarrow",),
-    "studio": ("starlette", "uvicorn"),
-}
 N_NAMED = 3
 
 
@@ -115,15 +106,29 @@ def _system() -> dict[str, Any]:
         from ondes.nmf.backends import native
 
         kernel = f"built, instruction set {native.isa()}"
-    extras = {extra: {name: _version(name) for name in names} for extra, names in EXTRAS.items()}
+    packages, extras = _packages()
     return {
         "ondes": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "native_kernel": kernel,
-        **{name: _version(name) for name in PACKAGES},
+        **packages,
         **{f"extra_{extra}": versions for extra, versions in extras.items()},
     }
+
+
+def _packages() -> tuple[dict[str, str | None], dict[str, dict[str, str | None]]]:
+    """The versions of the packages that ondes needs, and of those of each extra."""
+    import importlib.metadata
+
+    packages: dict[str, str | None] = {}
+    extras: dict[str, dict[str, str | None]] = {}
+    for requirement in importlib.metadata.requires("ondes") or ():
+        name = re.split(r"[^\w-]", requirement)[0]
+        extra = re.search(r"extra == .(\w+)", requirement)
+        kind = packages if extra is None else extras.setdefault(extra[1], {})
+        kind[name] = _version(name)
+    return packages, extras
 
 
 def _version(package: str) -> str | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ondes.models.trained_separator import TrainedSeparator
     from ondes.signal.locations import Location
 
-DONE, FAILED, MISUSED, SOME_FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, FAILED, SOME_FAILED, INTERRUPTED = 0, 1, 3, 130
 
 
 def say(text: str, *, err: bool = False) -> None:
