@@ -23,7 +23,7 @@ Samples = NDArray[np.float32]
 
 LONGEST_WAV_COPY = 1800.0  # seconds; longer ones are compressed
 DIGEST_BYTES = 2**20
-N_EXCERPTS, EXCERPT = 6, 5.0  # seconds
+N_EXCERPTS, EXCERPT = 5, 3.0  # seconds
 SPEECH = 0.3  # of the power: talks under noise of the same power have 0.43 and more, songs none
 
 
