@@ -4,7 +4,8 @@
     python benchmarks/live.py --devices [--seconds 3600] [--beside]
 
 FOLDER has speech/asterisk_ru, music/ufoai and noise/wesnoth, from the packages of these names: a
-speaker, music and noises that the separators were not trained on. With --devices, `ondes live` runs
+speaker, music and noises that the separators were not trained on; RNNoise, from `make peers`, is
+measured beside them where it is installed. With --devices, `ondes live` runs
 on a sound server without hardware (tests/sound_server.py says what that needs), for so many seconds
 with each length of the buffers, --beside another process that is always busy. Writes
 benchmarks/results/live.json and the table of docs/live.md.
@@ -41,6 +42,7 @@ SNRS_DB = (0, 10)
 N_NOISES = 8
 DEVICE_SR, LOAD_S = 48000, 20
 BUFFERS_MS = (10, 20)
+RNNOISE_BLOCK_MS = 10  # gathered before anything comes out
 TITLES = {"talk": "`talk`", "denoise": "`denoise`", "dictionaries": "two dictionaries of 128"}
 
 
@@ -57,6 +59,7 @@ def main() -> None:
         results["separators"] = [
             row for delay in DELAYS_MS for row in _separators(given.audio, delay)
         ]
+        results["rnnoise"] = _rnnoise(given.audio)
         kept.write(results, ["separators"])
     if given.devices:
         results["devices"] = [_device(buffer, given.seconds, given.beside) for buffer in BUFFERS_MS]
@@ -71,8 +74,9 @@ def _separators(audio: Path, delay_ms: int | None) -> Iterator[dict[str, Any]]:
             model = model.with_delay(delay_ms / 1000)
         row: dict[str, Any] = {"model": name, "delay_ms": delay_ms}
         row |= _separated(audio, model) if name == "talk" else _cleaned(audio, model)
-        yield row | ({} if delay_ms is None else _load(model))
+        row |= {} if delay_ms is None else _load(model)
         print(row, flush=True)
+        yield row
     if delay_ms == 30:
         rng = np.random.default_rng(0)
         both = {
@@ -94,21 +98,49 @@ def _separated(audio: Path, model: Any) -> dict[str, float]:
 
 def _cleaned(audio: Path, model: Any) -> dict[str, Any]:
     """Medians of what noise reduction adds to the SI-SDR of speech, for each level of the noise."""
+    gained: dict[str, list[float]] = {}
+    for level, speech, noisy in _in_noise(audio):
+        clean = ondes.denoise(noisy, SR, speech=model)
+        gained.setdefault(level, []).append(_si_sdr(speech, clean) - _si_sdr(speech, noisy))
+    return {level: round(float(np.median(gains)), 2) for level, gains in gained.items()}
+
+
+def _rnnoise(audio: Path) -> dict[str, Any] | None:
+    """The same of RNNoise, which has a delay of its own."""
+    try:
+        import pyrnnoise  # noqa: F401
+    except ImportError:
+        print("RNNoise is not installed here: make peers", flush=True)
+        return None
+    from denoising import rnnoise
+    from sound_server import lateness
+
+    gained: dict[str, list[float]] = {}
+    late = []
+    for level, speech, noisy in _in_noise(audio):
+        clean = rnnoise(noisy)
+        n = min(len(speech), len(clean))
+        delay, _ = lateness(speech[:n], clean[:n], SR // 5)
+        late.append(delay)
+        gain = _si_sdr(speech[: n - delay], clean[delay:n]) - _si_sdr(speech, noisy)
+        gained.setdefault(level, []).append(gain)
+    row: dict[str, Any] = {k: round(float(np.median(gains)), 2) for k, gains in gained.items()}
+    row["late_ms"] = round(1000 * float(np.median(late)) / SR) + RNNOISE_BLOCK_MS
+    print("rnnoise", row, flush=True)
+    return row
+
+
+def _in_noise(audio: Path) -> Iterator[tuple[str, Any, Any]]:
+    """Speech, and the same with noise, for each level."""
     speaker = voice(audio)
     n = SECONDS * SR
     noises = [read(path) for path in sorted((audio / "noise/wesnoth").glob("*.ogg"))]
     noises = [np.resize(each, n) for each in noises if len(each) > SR][:N_NOISES]
-    gained: dict[str, Any] = {}
     for snr in SNRS_DB:
-        gains = []
         for number, noise in enumerate(noises):
             speech = speaker[number * n :][:n]
             level = np.sqrt(np.mean(speech**2) / np.mean(noise**2)) * 10 ** (-snr / 20)
-            noisy = speech + level * noise
-            clean = ondes.denoise(noisy, SR, speech=model)
-            gains.append(_si_sdr(speech, clean) - _si_sdr(speech, noisy))
-        gained[f"gain_at_{snr}"] = round(float(np.median(gains)), 2)
-    return gained
+            yield f"gain_at_{snr}", speech, speech + level * noise
 
 
 def _si_sdr(truth: Any, found: Any) -> float:
@@ -197,6 +229,9 @@ def table(results: dict[str, Any]) -> str:
         gains = ", ".join(f"{clean[f'gain_at_{snr}']:.1f} dB" for snr in SNRS_DB)
         both = f"{talk['speech']:.1f}, {talk['music']:.1f} dB"
         lines.append(f"| {said} | {both} | {loads[0]} | {gains} | {loads[1]} |")
+    if peer := results.get("rnnoise"):
+        gains = ", ".join(f"{peer[f'gain_at_{snr}']:.1f} dB" for snr in SNRS_DB)
+        lines.append(f"| {peer['late_ms']} ms: RNNoise | | | {gains} | |")
     longest = max(row["longest_ms"] for row in results["separators"] if "load" in row)
     dictionaries = rows["dictionaries", 30]
     lines += [

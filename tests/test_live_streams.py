@@ -33,6 +33,7 @@ from hostile import (
 
 import ondes
 from ondes.signal.pcm import _BYTES, PcmDecoder, RawFormat, from_float
+from ondes.signal.recordings import open_blocks
 
 PATIENCE_S = 20.0
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
@@ -108,7 +109,7 @@ def test_a_pipe_gets_what_a_file_would(tmp_path, models, command):
         out, complaints = process.communicate(sound_bytes(sound), PATIENCE_S)
     assert (process.returncode, complaints) == (0, b"")
     expected = in_memory(command, models, as_float(sound))
-    with ondes.signal.recordings.open_blocks(io.BytesIO(out)) as blocks:
+    with open_blocks(io.BytesIO(out)) as blocks:
         assert (blocks.sr, blocks.channels, blocks.n_samples) == (SR, 1, None)
         found = np.concatenate(list(blocks))[:, 0]
     np.testing.assert_allclose(found, expected, atol=1e-6)
@@ -136,6 +137,41 @@ def test_a_named_pipe_is_written_to(tmp_path, models, command):
         _, complaints = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, complaints) == (0, b"")
     assert len(PcmDecoder(io.BytesIO(out), "out", None).read()) == len(sound)
+
+
+def test_a_rate_that_changes_ends_a_stream_and_what_came_before_is_kept(tmp_path, models):
+    """As where a second WAV follows one without a length."""
+    sound = tones(0, 2)
+    first, second = (bytearray(sound_bytes(sound, rate)) for rate in (SR, 48000))
+    first[40:44] = b"\xff" * 4
+    for output in ("-", tmp_path / "out.wav"):
+        with piped(arguments("denoise", models, "-", output)) as process:
+            out, complaints = process.communicate(bytes(first + second), PATIENCE_S)
+        assert process.returncode == 0
+        (line,) = complaints.decode().splitlines()
+        assert "standard input: has another WAV after 2.0 s, which is left out" in line
+    for given in (io.BytesIO(out), tmp_path / "out.wav"):
+        with open_blocks(given) as blocks:
+            assert sum(map(len, blocks)) == len(sound)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_another_wav_is_found_wherever_reads_end(size):
+    class Slow(io.BytesIO):
+        def read(self, n=-1):
+            return super().read(min(n, size) if n >= 0 else size)
+
+    data = bytearray(sound_bytes(tones(0, 0.1)))
+    data[40:44] = b"\xff" * 4
+    decoder = PcmDecoder(Slow(bytes(data + data)), "pipe", None)
+    with pytest.warns(RuntimeWarning, match="has another WAV after 0"):
+        n = sum(map(len, _blocks(decoder)))
+    assert 0 <= n - len(tones(0, 0.1)) < 8
+
+
+def _blocks(decoder):
+    while len(block := decoder.read()):
+        yield block
 
 
 def test_standard_output_that_is_a_file_has_its_length_in_the_header(tmp_path, models):

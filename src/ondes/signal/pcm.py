@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -95,15 +96,20 @@ class PcmDecoder:
         self._frame_bytes = self.channels * _BYTES[self._encoding]
         if self._bytes_left is not None:
             self.n_samples = self._bytes_left // self._frame_bytes
-        self._is_begun = False
+        self._is_begun = self._is_over = False
+        self._n_read, self._tail = 0, b""
 
     def read(self) -> Samples:
         """Next samples, (n, channels): of a pipe, those that have come."""
+        if self._is_over:
+            return np.zeros((0, self.channels), np.float32)
         wanted = read_length(self.channels) * self._frame_bytes
         if self._bytes_left is not None:
             wanted = min(wanted, self._bytes_left // self._frame_bytes * self._frame_bytes)
         data = self._stream.read(wanted) or b""
         data += self._read_bytes(-len(data) % self._frame_bytes)
+        if self._bytes_left is None and self.format == "WAV":
+            data = self._before_another(data)
         whole = len(data) // self._frame_bytes * self._frame_bytes
         if self._bytes_left is not None:
             self._bytes_left -= len(data)
@@ -112,7 +118,22 @@ class PcmDecoder:
         if not whole and not self._is_begun:
             raise FileError(self._name, "holds no samples")
         self._is_begun = True
+        self._n_read += whole // self._frame_bytes
         return to_float(_unpack(data[:whole], self._encoding).reshape(-1, self.channels))
+
+    def _before_another(self, data: bytes) -> bytes:
+        """What comes before the header of another WAV, perhaps of another rate: there it ends."""
+        joined = self._tail + data
+        place = joined.find(b"WAVEfmt ") - 8
+        if place < 0 or joined[place : place + 4] not in (b"RIFF", b"RF64"):
+            self._tail = joined[-15:]
+            return data
+        data = data[: max(0, place - len(self._tail))]
+        self._is_over = True
+        seconds = (self._n_read + len(data) // self._frame_bytes) / self.sr
+        reason = f"has another WAV after {seconds:.1f} s, which is left out; give each alone"
+        warnings.warn(str(FileError(self._name, reason)), RuntimeWarning, stacklevel=2)
+        return data
 
     def seek(self, sample: int) -> None:
         """Not supported: a pipe cannot go back."""
