@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from test_audio import encode, ogg_checksum
 
 from ondes.signal import ogg
 from ondes.signal.recordings import open_blocks, probe
+from ondes.signal.soundfile_decoder import SoundFileDecoder
 
 SR = 44100
 RECORDINGS = Path(os.environ.get("ONDES_RECORDINGS", "recordings"))
@@ -193,3 +195,35 @@ def test_recordings_that_libsndfile_enters_at_a_wrong_place(name):
         pytest.skip("the recordings are not here: set ONDES_RECORDINGS")
     if probe(path).seekable:
         assert_entered_exactly(path)
+
+
+class Interrupted(io.BytesIO):
+    """A file in memory that gets a signal when it is read the n-th time."""
+
+    n_left = 0
+
+    def readinto(self, buffer):
+        self.n_left -= 1
+        if self.n_left == 0:
+            signal.raise_signal(signal.SIGINT)
+        return super().readinto(buffer)
+
+
+@pytest.mark.parametrize("suffix", ["ogg", "flac"])
+def test_a_signal_while_libsndfile_reads_is_raised_and_makes_no_file_shorter(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
+    soundfile.write(path, music(8), SR)
+    expected = soundfile.read(path)[0]
+    file, n_raised = Interrupted(path.read_bytes()), 0
+    for n in range(1, 60):
+        file.n_left = n
+        try:
+            decoder = SoundFileDecoder("a", file)
+            decoder.seek(SR)
+            n_read = sum(iter(lambda: len(decoder.read()), 0))  # noqa: B023
+        except KeyboardInterrupt:
+            n_raised += 1
+        else:
+            assert file.n_left > 0, "a signal was lost"
+            assert n_read == len(expected) - SR
+    assert n_raised > 3

@@ -25,7 +25,8 @@ __all__ = ["AudioWriter", "deferred_signals", "write_audio"]
 WRITABLE = {".wav": "WAV", ".flac": "FLAC", ".aiff": "AIFF", ".aif": "AIFF", ".rf64": "RF64"}
 SUBTYPES = {"FLAC": "PCM_24"}
 MAX_WAV_BYTES = 2**32 - 2**12
-NUMBERS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM") if hasattr(signal, name))
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+NUMBERS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 
 
 class AudioWriter:

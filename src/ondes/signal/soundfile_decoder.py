@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from io import FileIO
@@ -13,6 +14,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from ondes.errors import FileError
+from ondes.signal.audio_writer import deferred_signals
 from ondes.signal.decoder import DURATION_SLACK_S
 from ondes.signal.ogg import OggFacts, can_enter_vorbis, enter_vorbis
 from ondes.signal.pcm import read_length
@@ -52,7 +54,8 @@ class SoundFileDecoder:
 
     def __init__(self, name: str, source: Path | BinaryIO) -> None:
         self._name, self._source = name, source
-        self._file = _open(source)
+        self._has_callbacks = False
+        self._file = self._opened_file(source)
         self.sr = int(self._file.samplerate)
         self.channels = int(self._file.channels)
         self.n_samples = int(self._file.frames) if self._file.frames < 2**62 else None
@@ -123,7 +126,12 @@ class SoundFileDecoder:
 
     def _reopen(self, source: Any) -> None:
         self._file.close()
-        self._file = _open(source)
+        self._file = self._opened_file(source)
+
+    def _opened_file(self, source: Any) -> _SequentialSoundFile:
+        self._has_callbacks = not isinstance(source, Path)
+        with deferred_signals() if self._has_callbacks else contextlib.nullcontext():
+            return _open(source)
 
     def _skip_to(self, sample: int) -> None:
         while self._position < sample:
@@ -135,7 +143,8 @@ class SoundFileDecoder:
 
     def _guarded(self, sample: int, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return call(*arguments)
+            with deferred_signals() if self._has_callbacks else contextlib.nullcontext():
+                return call(*arguments)
         except soundfile.LibsndfileError as error:
             reason = f"is damaged at {sample / self.sr:.1f} s ({plain_reason(error)})"
             raise FileError(self._name, reason) from error
