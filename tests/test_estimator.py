@@ -24,6 +24,9 @@ import ondes
     [
         ondes.OnlineNMF(),
         ondes.OnlineNMF(backend="reference"),
+        ondes.OnlineNMF(beta_loss="kullback-leibler"),
+        ondes.OnlineNMF(beta_loss="frobenius"),
+        ondes.OnlineNMF(beta_loss=0.5),
         ondes.OnlineNMF(init="random", restarts="warm", penalty=ondes.GroupLog(0.1)),
         ondes.OnlineNMF.paper(n_passes=2, batch_size=50),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
+from scipy import sparse
 
 import ondes
 from ondes.nmf.initialisation import parts
@@ -49,16 +50,76 @@ def test_parts_of_more_bins_than_are_compared_and_of_none_that_move():
 
 
 @pytest.mark.parametrize(
-    ("n_frames", "beta_loss", "init"),
-    [(1999, 0, "k-means++"), (2000, 0, "parts"), (1999, 1, "k-means++"), (2000, 0.5, "random")],
+    ("n_frames", "beta_loss", "weighting", "init"),
+    [
+        (1999, 0, "level", "k-means++"),
+        (2000, 0, "level", "parts"),
+        (1999, 1, "equal", "k-means++"),
+        (2000, 0.5, "equal", "random"),
+        (1999, 1, "level", "k-means++"),
+        (2000, 2, "level", "random"),
+    ],
 )
 def test_the_default_depends_on_the_divergence_and_on_how_many_frames_sound(
-    n_frames, beta_loss, init
+    n_frames, beta_loss, weighting, init
 ):
     frames, _ = moving_parts(n_frames)
     frames = np.concatenate([frames, np.zeros((50, N_BINS))])
-    expected = drawn(frames, 8, init=init, beta_loss=beta_loss)
-    np.testing.assert_array_equal(drawn(frames, 8, beta_loss=beta_loss), expected)
+    how = {"beta_loss": beta_loss, "weighting": weighting}
+    expected = drawn(frames, 8, init=init, **how)
+    np.testing.assert_array_equal(drawn(frames, 8, **how), expected)
+
+
+@pytest.mark.parametrize("beta", [1, 2])
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_a_frame_is_drawn_as_often_as_it_counts_and_holds_half_the_mean(kind, beta):
+    """A dictionary of one row, from frames of one bin each: the bin that it has most of."""
+    totals = np.array([1.0, 2.0, 3.0, 4.0])
+    frames = np.diag(totals)
+    share = totals**beta / (totals**beta).sum()
+    rows = np.array(
+        [
+            drawn(kind(frames), 1, random_state=seed, beta_loss=beta, init="random")[0]
+            for seed in range(1500)
+        ]
+    )
+    which = rows.argmax(axis=1)
+    how_often = np.bincount(which, minlength=4) / len(rows)
+    np.testing.assert_allclose(how_often, share, atol=4 * 0.5 / np.sqrt(len(rows)))
+    for row, one in zip(rows, which, strict=True):
+        np.testing.assert_allclose(row, (share + (np.arange(4) == one)) / 2, atol=1e-5)
+
+
+def test_counts_whose_totals_differ_a_hundredfold_end_where_those_of_scikit_learn_do():
+    from sklearn.decomposition import NMF
+
+    ratios = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        shares = rng.gamma(0.3, size=(1000, 8)) @ rng.gamma(0.3, size=(8, 60)) + 1e-3
+        shares /= shares.sum(axis=1, keepdims=True)
+        counts = rng.poisson(shares * rng.lognormal(5, 1.5, size=(1000, 1))).astype(float)
+        ends = []
+        how = {"beta_loss": "kullback-leibler", "random_state": seed}
+        for learner in (ondes.OnlineNMF(8, **how), NMF(8, solver="mu", **how)):
+            rows = learner.fit(counts).components_
+            scored = ondes.OnlineNMF(8, init=rows, transform_solver=ondes.Solver(500, 1e-4), **how)
+            ends.append(-scored.initialise(counts).score(counts))
+        ratios.append(ends[0] / ends[1])
+    assert np.median(ratios) < 1.02
+
+
+@pytest.mark.parametrize("beta", [0, 1])
+def test_frames_that_have_nothing_where_bins_count_are_not_drawn(beta):
+    rng = np.random.default_rng(0)
+    frames = rng.exponential(size=(40, 6))
+    frames[:15, 1:] = 0
+    frames[20, 3] = np.nan
+    rows = drawn(
+        frames[rng.integers(0, 40, 80)], 3, beta_loss=beta, feature_weight=[0, 1, 1, 1, 1, 1]
+    )
+    assert np.isfinite(rows).all()
+    assert (rows[:, 1:].sum(axis=1) > 0.05).all()
 
 
 @pytest.mark.parametrize("seed", range(3))

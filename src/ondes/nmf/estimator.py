@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ondes.nmf.backends import tensors
-from ondes.nmf.divergence import Array
+from ondes.nmf.divergence import Array, BetaDivergence
 from ondes.nmf.learner import DictionaryLearner
 from ondes.nmf.settings import Settings
 
@@ -83,8 +83,9 @@ class OnlineNMF(
     init : {"auto", "k-means++", "parts", "random"} or array of shape (n_components, n_bins)
         The first dictionary: frames far apart from each other, bins that move together, random
         frames, or the rows given. "auto", the default, is "k-means++" for fewer than two thousand
-        frames; for more it is "parts" with Itakura-Saito, and "random" with other divergences. An
-        array may leave out the rows given in `fixed_components`.
+        frames; for more it is "parts" with Itakura-Saito, and "random" with other divergences.
+        Where loud frames count more, they are drawn more often. An array may leave out the rows
+        given in `fixed_components`.
     forgetting : Forgetting, default=None
         How earlier frames lose weight; None is `GrowingMemory()`. See `ondes.nmf.forgetting`.
     solver : Solver, default=None
@@ -230,9 +231,18 @@ class OnlineNMF(
         tags = super().__sklearn_tags__()
         tags.input_tags.positive_only = True
         tags.input_tags.allow_nan = True
-        tags.input_tags.sparse = self.beta_loss not in (0, "itakura-saito")
+        tags.input_tags.sparse = _takes_sparse(self.beta_loss, self.backend)
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _takes_sparse(beta_loss: Any, backend: Any) -> bool:
+    """As `Settings.check_sparse` has it, where the divergence is one; an estimator may be none."""
+    try:
+        beta = BetaDivergence.of(beta_loss).beta
+    except ValueError:
+        return False
+    return beta >= 1 and backend != "torch"
 
 
 def _warn_of_zeros(frames: Array, settings: Settings) -> None:

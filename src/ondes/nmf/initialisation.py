@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ondes.cores import one_blas_thread
 from ondes.nmf.backends import tensors
-from ondes.nmf.divergence import Array, level_frames
+from ondes.nmf.divergence import Array, LevelledFrames, level_frames
 from ondes.nmf.settings import Settings
 from ondes.nmf.sparse import SparseFrames
 from ondes.nmf.statistics import Statistics
@@ -31,6 +33,7 @@ _KMEANS_ROUNDS = 2
 _SPREAD = 0.5  # log-normal width of the variations made where frames are too few
 _MOST_BINS = 512  # bins to choose those of `parts` from: the time grows with their number
 _ELSEWHERE = 0.05  # what a part has of bins that do not move with it: a zero could never grow
+_LITTLE = 0.05  # of the mean in each centre of data that have zeros
 _STILL = 1e-6  # a bin that changes by less is constant
 _SAME = 1e-5  # a bin that is nearer is the same: float32 has no more digits
 
@@ -54,9 +57,11 @@ def first_dictionary(
 
     init = settings.init
     background, bins = settings.background(n_bins), settings.feature_weight(n_bins)
+    exponent = settings.level_exponent
     if isinstance(frames, SparseFrames):
-        sparse = level_frames(frames[order[:n_candidates]], background)
-        return np.concatenate([fixed, frames_and_mean(sparse.values, n_drawn, rng, counts)])
+        some, counts = order[:n_candidates], None if counts is None else counts[:n_candidates]
+        sparse = level_frames(frames[some], background, None, counts, exponent)
+        return np.concatenate([fixed, frames_and_mean(sparse, n_drawn, rng)])
     if init == "auto" and n_frames < FEW_FRAMES:
         init = "k-means++"
     elif init == "auto":
@@ -66,14 +71,22 @@ def first_dictionary(
     candidates = tensors.rows_of(frames, order[:n_candidates])
     if settings.added:
         candidates = candidates + settings.added
-    levelled = level_frames(candidates, background, bins).values
-    levelled = _without_holes(levelled, np.isnan(candidates))
-    positive = levelled + levelled.dtype.type(settings.floor)
+    counts = None if counts is None else counts[:n_candidates]
+    levelled = level_frames(candidates, background, bins, counts, exponent)
+    is_missing, counts = np.isnan(candidates[levelled.active]), levelled.counts
+    values = _without_holes(levelled.values, is_missing)
+    positive = values + values.dtype.type(settings.floor)
+    levelled = replace(levelled, values=positive)
+    if init == "random" and exponent and len(positive):
+        return np.concatenate([fixed, frames_and_mean(levelled, n_drawn, rng)])
     if not len(order) or init == "random":
         return np.concatenate([fixed, random_frames(positive, n_drawn, rng, counts)])
     if init == "parts":
         return np.concatenate([fixed, parts(positive, n_drawn, rng, counts)])
-    return np.concatenate([fixed, cluster_centres(positive, n_drawn, rng, counts, bins)])
+    centres = cluster_centres(positive, n_drawn, rng, levelled.frame_weights, bins)
+    if exponent and len(positive):
+        centres = _unit_rows(centres + _LITTLE * _unit_rows(_mean(levelled)[None]))
+    return np.concatenate([fixed, centres])
 
 
 def common_weight(frames: Array, settings: Settings, sample_weight: Array | None = None) -> float:
@@ -216,24 +229,42 @@ def cluster_centres(
     return _unit_rows(_fill(centres.astype(np.float64), n_components, rng))
 
 
-def frames_and_mean(
-    frames: SparseFrames,
-    n_components: int,
-    rng: np.random.RandomState,
-    counts: Array | None = None,
-) -> Array:
-    """Random sparse frames, half and half with the mean of all: an entry of zero could not grow.
+def frames_and_mean(frames: LevelledFrames, n_components: int, rng: np.random.RandomState) -> Array:
+    """Random frames, half and half with the mean of all: an entry of zero could not grow.
 
-    Parameters and result are those of `random_frames`.
+    A frame is drawn as often as it counts. Where loud frames decide the result, those that count
+    little would be far from it, and the mini-batches that have the others are few.
+
+    Parameters
+    ----------
+    frames : LevelledFrames
+    n_components : int
+    rng : numpy RandomState
+
+    Returns
+    -------
+    array of shape (n_components, n_bins), float64, rows sum to one
     """
-    if counts is None:
+    if frames.frame_weights is None:
         order = rng.permutation(len(frames))
-        mean = frames.matrix.sum(axis=0) / max(1, len(frames)) + _STILL
     else:
-        order = np.arange(len(frames))
-        mean = frames.matrix.T @ (counts / counts.sum()) + _STILL
-    chosen = frames[order[:n_components]].toarray()
-    return _unit_rows(_fill(chosen.astype(np.float64) + mean, n_components, rng))
+        order = np.argsort(rng.exponential(size=len(frames)) / frames.frame_weights)
+    chosen = frames.values[order[:n_components]]
+    if isinstance(chosen, SparseFrames):
+        chosen = chosen.toarray()
+    rows = chosen.astype(np.float64) + _mean(frames) + _STILL
+    return _unit_rows(_fill(rows, n_components, rng))
+
+
+def _mean(frames: LevelledFrames) -> Array:
+    """Of the frames, each as often as it counts."""
+    values, weights = frames.values, frames.frame_weights
+    matrix = values.matrix if isinstance(values, SparseFrames) else values
+    if weights is None:
+        mean: Array = matrix.sum(axis=0) / max(1, len(frames))
+        return mean
+    weighted: Array = matrix.T @ (weights / weights.sum())
+    return weighted
 
 
 def frames_for_parts(n_frames: int, n_bins: int, n_components: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ondes.cores import one_blas_thread
 from ondes.nmf.backends.objectives import Objective, blocks, objective
 from ondes.nmf.divergence import Array, LevelledFrames
 from ondes.nmf.problem import (
@@ -83,6 +84,7 @@ def _fresh_start(terms: Objective, frames: LevelledFrames, problem: Problem) -> 
     return start if start.ndim == 2 else np.repeat(start[:, None], len(problem.dictionary), axis=1)
 
 
+@one_blas_thread()
 def encode(
     frames: LevelledFrames, problem: Problem, start: Array | None = None, n_jobs: int = 1
 ) -> Array:
@@ -95,7 +97,7 @@ def encode(
     start : array of shape (n, n_components), optional
         Activations to start from; by default each frame's own fresh start.
     n_jobs : int
-        Without effect here: the BLAS has threads of its own.
+        Without effect here: the products are small, and more threads of BLAS take longer.
 
     Returns
     -------
@@ -156,6 +158,7 @@ def _solve(frames: LevelledFrames, problem: Problem, start: Array | None) -> Arr
 # ---- The statistics of a batch: a and b of Algorithm 1, summed over its frames ----
 
 
+@one_blas_thread()
 def summarise(
     frames: LevelledFrames, problem: Problem, start: Array | None = None, n_jobs: int = 1
 ) -> tuple[Array, Statistics]:
