@@ -6,7 +6,9 @@ A block that cannot run here has a comment before it, which readers do not see:
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import inspect
 import re
 import shlex
 import shutil
@@ -392,3 +394,20 @@ def test_no_two_modules_have_one_name():
     paths = [path for path in (ROOT / "src").rglob("*.py") if path.name != "__init__.py"]
     names = [path.name for path in paths]
     assert sorted(set(names)) == sorted(names)
+
+
+def test_functions_have_at_most_a_hundred_lines_beside_their_docstring():
+    long = []
+    for path in (ROOT / "src").rglob("*.py"):
+        if path.name == "fused_solve.py":  # a kernel of a GPU is one function
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                documented = len((ast.get_docstring(node, clean=False) or "").splitlines())
+                if node.end_lineno - node.lineno + 1 - documented > 100:
+                    long.append(f"{path.name}: {node.name}")
+    assert long == []
+
+
+def test_a_separator_takes_at_most_six_parameters():
+    assert len(inspect.signature(ondes.Separator).parameters) <= 6

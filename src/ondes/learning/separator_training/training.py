@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,14 +106,7 @@ def train(
     DeviceError
         If the device does not exist.
     """
-    from ondes.learning.separator_training.mixtures import TrainingSettings
-    from ondes.learning.separator_training.network import Network, NetworkSettings
     from ondes.learning.separator_training.pools import SamplePool, SourceRecordings
-    from ondes.learning.separator_training.recurrent_network import (
-        BandNetwork,
-        digest,
-        with_sources,
-    )
     from ondes.learning.separator_training.trainer import SeparatorTrainer
     from ondes.nmf.backends.devices import ready
 
@@ -125,14 +118,8 @@ def train(
     ready(device)
     names, failures = tuple(sources), Failures(on_error)
     start = start_of(start, names, sr, n_components, n_fft or hop_length)
-    weights: BandWeights | None = None
-    if start is None:
-        audio, training = _audio(sr, n_fft, hop_length), TrainingSettings.for_device(device)
-        n_components = n_components or training.n_components
-    else:
-        first = _start(start, bool(n_components or n_fft or hop_length) or sr != RATE_OF_FRAMES)
-        audio, training = first.audio, TrainingSettings.for_start(device)
-        weights = with_sources(first, names)
+    first = _beginning(start, names, sr, n_components, (n_fft, hop_length), device)
+    audio = first.audio
     recordings = [
         SourceRecordings.of(name, sources[name], audio, random_state, failures) for name in names
     ]
@@ -156,25 +143,14 @@ def train(
             "sr": sr,
             "n_fft": audio.stft.n_fft,
             "hop_length": audio.stft.hop_length,
-            "n_components": n_components,
+            "n_components": first.n_components,
             "random_state": random_state,
-            "start": None if weights is None else digest(weights),
+            "start": first.digest,
         }
         state = _read_state(Path(str(checkpoint)), settings) if is_resumed else None
-        network: Network | BandNetwork
-        if weights is not None:
-            network = BandNetwork(weights)
-        else:
-            shape = n_components or 1, audio.n_bins
-            dictionaries = [np.ones(shape)] * len(pools)
-            if state is None:  # else they are in it
-                dictionaries = [
-                    _learned(pool.samples, shape[0], audio, random_state) for pool in pools
-                ]
-            network = Network(dictionaries, NetworkSettings(), training.n_without_gradient)
         trainer = SeparatorTrainer(
-            names, network, pools, held_out, audio,
-            training=training, device=device, seed=random_state,
+            names, first.network(pools, state is not None, random_state), pools, held_out, audio,
+            training=first.training, device=device, seed=random_state,
         )  # fmt: skip
         if state is not None:
             with _resuming(str(checkpoint)):
@@ -208,10 +184,55 @@ def train(
         return separator()
 
 
-def _audio(sr: int, n_fft: int | None, hop_length: int | None) -> AudioSettings:
-    n_fft = n_fft or FRAMES.at_rate(sr / RATE_OF_FRAMES).n_fft
-    stft = Stft(n_fft, hop_length or n_fft // 4)
-    return AudioSettings(sr, stft, spectrum="magnitude", fmax=passband(sr))
+class _Beginning(NamedTuple):
+    """What training begins with: a separator's weights, or sizes of dictionaries to learn."""
+
+    audio: AudioSettings
+    training: Any  # TrainingSettings, which need PyTorch
+    n_components: int | None
+    weights: BandWeights | None
+
+    @property
+    def digest(self) -> str | None:
+        from ondes.learning.separator_training.recurrent_network import digest
+
+        return None if self.weights is None else digest(self.weights)
+
+    def network(self, pools: Sequence[Any], is_resumed: bool, seed: int) -> Any:
+        from ondes.learning.separator_training.network import Network, NetworkSettings
+        from ondes.learning.separator_training.recurrent_network import BandNetwork
+
+        if self.weights is not None:
+            return BandNetwork(self.weights)
+        n_components = self.n_components or 1
+        dictionaries = [np.ones((n_components, self.audio.n_bins))] * len(pools)
+        if not is_resumed:  # else they are in the checkpoint
+            dictionaries = [
+                _learned(each.samples, n_components, self.audio, seed) for each in pools
+            ]
+        return Network(dictionaries, NetworkSettings(), self.training.n_without_gradient)
+
+
+def _beginning(
+    start: str | Path | None,
+    names: tuple[str, ...],
+    sr: int,
+    n_components: int | None,
+    frames: tuple[int | None, int | None],
+    device: str,
+) -> _Beginning:
+    from ondes.learning.separator_training.mixtures import TrainingSettings
+    from ondes.learning.separator_training.recurrent_network import with_sources
+
+    if start is not None:
+        first = _start(start, bool(n_components or any(frames)) or sr != RATE_OF_FRAMES)
+        training, weights = TrainingSettings.for_start(device), with_sources(first, names)
+        return _Beginning(first.audio, training, n_components, weights)
+    n_fft = frames[0] or FRAMES.at_rate(sr / RATE_OF_FRAMES).n_fft
+    stft = Stft(n_fft, frames[1] or n_fft // 4)
+    audio = AudioSettings(sr, stft, spectrum="magnitude", fmax=passband(sr))
+    training = TrainingSettings.for_device(device)
+    return _Beginning(audio, training, n_components or training.n_components, None)
 
 
 def _learned(
