@@ -19,6 +19,7 @@ import answers
 import archives
 import learners
 import numpy as np
+import pages
 import sounds
 import tables
 import texts
@@ -266,10 +267,12 @@ TARGETS = {
     "manifest": Target(texts.seeds, texts.mutated, read_manifest, FileError),
     "work": Target(work_seeds, archives.mutated, read_work_file, FileError),
     "answers": Target(answers.seeds, answers.mutated, answers.read, FileError),
+    "pages": Target(pages.seeds, pages.mutated, pages.read, FileError),
     "training": Target(training.seeds, training.mutated, training.read, FileError),
     "tables": Target(tables.seeds, tables.mutated, tables.read, FileError),
     "settings": Target(learners.seeds, learners.mutated, learners.read, FileError, 5.0),
 }
-for _name, _package in {"answers": "aiohttp", "training": "torch", "tables": "pyarrow"}.items():
+PACKAGES = {"answers": "aiohttp", "pages": "aiohttp", "training": "torch", "tables": "pyarrow"}
+for _name, _package in PACKAGES.items():
     if importlib.util.find_spec(_package) is None:
         del TARGETS[_name]

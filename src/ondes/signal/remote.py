@@ -67,7 +67,7 @@ REDIRECTS = (301, 302, 303, 307, 308)
 RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 # Linear in the length of a page, whatever it holds.
-LINK = re.compile(r"""\bhref\s{0,9}=\s{0,9}["']([^"'\r\n]{1,4096})["']""", re.IGNORECASE)
+LINK = re.compile(rb"""\bhref\s{0,9}=\s{0,9}["']([^"'\r\n]{1,4096})["']""", re.IGNORECASE)
 
 Result = TypeVar("Result")
 
@@ -303,10 +303,12 @@ def _web_glob(path: RemotePath, system: Any, pattern: str) -> list[str]:
 
 def _links(page: bytes) -> str:
     """The links of a page alone: for some pages, fsspec's patterns would take hours."""
-    found = {each[1]: None for each in LINK.finditer(page.decode(errors="ignore"))}
+    found = {each[1].decode(errors="ignore"): None for each in LINK.finditer(page)}
     if len(found) > MAX_NAMES:
         raise _WrongAnswerError("its server sends more names than a folder may have")
-    quoted = (re.sub(r"\s", lambda space: quote(space[0]), each) for each in found)
+    quoted = (
+        re.sub(r"\s", lambda space: quote(space[0]), each.replace(" ", "%20")) for each in found
+    )
     return "\n".join(f'<a href="{each}">' for each in quoted)
 
 
