@@ -61,7 +61,8 @@ def sources_of(n_sources, kind="kullback-leibler", names=("a", "b", "c", "d")):
     audio = AudioSettings(SR, STFT, spectrum=spectrum)
     rows, source_of = [], []
     for source, samples in enumerate(dry_sources(n_sources, 8, seed=9)):
-        model = OnlineNMF(4, beta_loss=kind, n_passes=3, batch_size=64, random_state=0)
+        how = {"weighting": "equal", "n_passes": 3, "batch_size": 64}  # as of `ondes.learn`
+        model = OnlineNMF(4, beta_loss=kind, random_state=0, **how)
         rows.append(model.fit(audio.frames(samples)).components_)
         source_of += [source] * 4
     rows = np.concatenate(rows)
