@@ -155,6 +155,7 @@ def _list_devices(as_json: bool) -> int:
 def _model(given: dict[str, Any]) -> Model:
     """The model of -d, or the one that comes with ondes, for live sound."""
     from ondes.cli.models import as_model, load_models, with_delay
+    from ondes.live.following import LiveAdaptingSources
     from ondes.models.loading import from_shelf
     from ondes.models.sources import Sources
 
@@ -172,7 +173,7 @@ def _model(given: dict[str, Any]) -> Model:
     if given["adapt"]:
         if not isinstance(model, Sources):
             raise click.UsageError("--adapt needs dictionaries, from ondes learn --delay 30ms.")
-        model = model.adapting(*given["adapt"])
+        model = LiveAdaptingSources(model, given["adapt"])
     return model
 
 
