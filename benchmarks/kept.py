@@ -84,19 +84,7 @@ class Kept:
         before = json.loads(path.read_text())["measured"] if path.exists() else {}
         now = dict.fromkeys(parts, self.provenance())
         measured = now if "all" in now else {k: v for k, v in before.items() if k != "all"} | now
-        # One line per run: a change of one run is a change of one line.
-        parts = {"measured": json.dumps(measured)}
-        for key, value in results.items():
-            if key == "measured":
-                continue
-            parts[key] = json.dumps(value, allow_nan=False)
-            if isinstance(value, list):
-                rows = [json.dumps(row, allow_nan=False) for row in value]
-                parts[key] = "[\n  " + ",\n  ".join(rows) + "\n ]"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        body = ",\n".join(f" {json.dumps(key)}: {value}" for key, value in parts.items())
-        path.write_text(f"{{\n{body}\n}}\n")
-        return path
+        return _write(results | {"measured": measured}, path)
 
     def provenance(self) -> dict[str, Any]:
         """Version, commit, date, machine, and the digest of the sources."""
@@ -116,19 +104,49 @@ class Kept:
     def older_parts(self, results: dict[str, Any] | None = None) -> list[str]:
         """The parts that measured other code than the present; by default, of what is kept."""
         measured, present = (results or self.read())["measured"], self.digest
-        return [part for part, each in measured.items() if each["digest"] != present]
+        return [
+            part
+            for part, each in measured.items()
+            if present not in (each["digest"], each.get("confirmed", each)["digest"])
+        ]
+
+    def confirm(self) -> None:
+        """Keep that the present code gives the same results: see `experiments/confirm.py`."""
+        results = self.read()
+        for each in results["measured"].values():
+            each["confirmed"] = self.provenance()
+        _write(results, ROOT / self.path)
 
     def stated(self, results: dict[str, Any]) -> str:
         """Which code the results measured, and whether it has changed since, for a page."""
         runs: dict[str, list[str]] = {}
         for part, each in results["measured"].items():
-            runs.setdefault(f"commit {each['commit']}, {each['date']}", []).append(part)
+            said = f"commit {each['commit']}, {each['date']}"
+            if again := each.get("confirmed"):
+                said += f", and confirmed with commit {again['commit']}, {again['date']}"
+            runs.setdefault(said, []).append(part)
         named = [f"{run} ({', '.join(parts)})" for run, parts in runs.items()]
         said = "; ".join(named if len(runs) > 1 else runs)
         older = self.older_parts(results)
         which = f" ({', '.join(older)})" if len(older) < len(results["measured"]) else ""
         changed = f"; the code has changed since then{which}" if older else ""
         return f"Measured with {said}{changed}."
+
+
+def _write(results: dict[str, Any], path: Path) -> Path:
+    """As JSON with one line per run: a change of one run is a change of one line."""
+    lines = [f' "measured": {json.dumps(results["measured"])}']
+    for key, value in results.items():
+        if key == "measured":
+            continue
+        text = json.dumps(value, allow_nan=False)
+        if isinstance(value, list):
+            rows = [json.dumps(row, allow_nan=False) for row in value]
+            text = "[\n  " + ",\n  ".join(rows) + "\n ]"
+        lines.append(f" {json.dumps(key)}: {text}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    return path
 
 
 def _benchmark(name: str, sources: tuple[str, ...], command: str, *scripts: str) -> Kept:

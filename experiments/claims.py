@@ -31,7 +31,8 @@ Divergence is Itakura-Saito, per bin, at converged activations, on frames that w
 from: lower is better. “The paper” is Lefèvre, Bach and Févotte (2011), and “the default” is \
 `OnlineNMF()` with its default parameters. As in the paper, β is the number of frames per update, \
 N the number of all frames, and r the factor by which one pass scales the past. `make paper` \
-measures it again."""
+measures it again. “Confirmed” with a later commit: `experiments/confirm.py` found the same \
+divergences after the same numbers of frames; seconds are those of the first commit."""
 CONTRADICTIONS = """\
 The paper contradicts itself in three places; each claim is judged as it stands.
 

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent.parent / "experiments"))
 
 import comparison
+import confirm
 import curves
 import figures
 import grid
@@ -545,6 +546,60 @@ def test_pages_say_what_measured_older_code(outputs):
     )
 
 
+def test_the_present_code_confirms_what_it_measured_and_nothing_else(tmp_path, monkeypatch):
+    soundfile.write(tmp_path / "tune.wav", make_scene(10.0, 11025, random_state=0).mixture, 11025)
+    recordings = Recordings(tmp_path)
+    how = {"end_s": 10, "start_s": 0, "n_components": 3, "seconds": 0.05, "seeds": (0, 1)}
+    settings = replace(small.QUICK, **how)
+    frames, about = grid.excerpt(settings, recordings)
+    measured = json.loads(json.dumps(grid.run(settings, frames, **about)))
+    monkeypatch.setattr(confirm, "SHARE", 1.0)
+
+    def differences(results):
+        every, held_out = confirm.contestants("small", results, recordings)
+        return list(confirm.differences(results, every, held_out))
+
+    assert differences(measured) == []
+    other = json.loads(json.dumps(measured))
+    other["runs"][1]["divergence"][-1] *= 1.001
+    (found,) = differences(other)
+    assert found.startswith("{'algorithm': 'batch'")
+    del other["runs"][1]
+    assert differences(other)[0].endswith("was not measured")
+    monkeypatch.setattr(ondes.Solver, "paper", lambda n_steps: ondes.Solver(n_steps))
+    changed = differences(measured)
+    assert len(changed) == len(settings.betas) * len(settings.rs) + 1  # all but the default
+
+
+def test_the_large_set_is_confirmed_too(tmp_path, monkeypatch):
+    noise = np.random.default_rng(0).normal(size=(5, 20 * 11025)) * 0.1
+    for number, samples in enumerate(noise):
+        soundfile.write(tmp_path / f"{number}.wav", samples, 11025)
+    settings = replace(large.QUICK, subsets=(100, 1000), seconds=0.05, n_components=3)
+    train, held_out, about = large.frames(settings, Recordings(tmp_path))
+    measured = json.loads(json.dumps(large.run(settings, train, held_out, **about)))
+    found = confirm.contestants("large", measured, Recordings(tmp_path))
+    assert list(confirm.differences(measured, *found)) == []
+
+
+def test_what_was_confirmed_is_not_older(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "ROOT", tmp_path)
+    (tmp_path / "step.py").write_text("a = 1\n")
+    result = kept.Kept("steps.json", ("step.py",), "python steps.py")
+    path = result.write({"rows": [1, 2], "n": 3})
+    (tmp_path / "step.py").write_text("a = 1.0\n")
+    before = path.read_text().splitlines()
+    assert result.older_parts() == ["all"]
+    result.confirm()
+    assert result.older_parts() == []
+    assert path.read_text().splitlines()[2:] == before[2:]
+    assert ", and confirmed with commit " in result.stated(result.read())
+    (tmp_path / "step.py").write_text("a = 2\n")
+    assert result.older_parts() == ["all"]
+    (tmp_path / "step.py").write_text("a = 1\n")
+    assert result.older_parts() == []
+
+
 def test_a_commit_has_a_plus_only_where_a_source_has_changed(tmp_path, monkeypatch):
     def git(*arguments):
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
@@ -575,7 +630,9 @@ def test_every_kept_result_is_known_and_says_what_measured_it():
     assert {str(path.relative_to(ROOT)) for path in files} <= known
     for path in files:
         for part in json.loads(path.read_text())["measured"].values():
-            assert part.keys() == {"version", "commit", "date", "machine", "digest"}
+            known = {"version", "commit", "date", "machine", "digest"}
+            for each in (part, part.get("confirmed", part)):
+                assert each.keys() - {"confirmed"} == known
     for each in kept.KEPT.values():
         assert all((ROOT / source).exists() for source in each.sources), each.path
 
