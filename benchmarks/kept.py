@@ -83,7 +83,12 @@ class Kept:
         path = path or ROOT / self.path
         before = json.loads(path.read_text())["measured"] if path.exists() else {}
         now = dict.fromkeys(parts, self.provenance())
-        measured = now if "all" in now else {k: v for k, v in before.items() if k != "all"} | now
+        if "all" in now:
+            return _write(results | {"measured": now}, path)
+        others = before.pop("others", before.pop("all", None))
+        measured = before | now
+        if others and results.keys() - {"measured"} - measured.keys():
+            measured = {"others": others} | measured
         return _write(results | {"measured": measured}, path)
 
     def provenance(self) -> dict[str, Any]:

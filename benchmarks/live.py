@@ -217,6 +217,12 @@ def _device(buffer_ms: int, seconds: float, beside: bool) -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> str:
     """The measured tables of docs/live.md."""
+    tables = {"separators": _table_of_delays, "devices": _table_of_devices}
+    said = ["\n".join(write(results)) for name, write in tables.items() if results.get(name)]
+    return "\n\n".join([*said, "Measured by `benchmarks/live.py`."])
+
+
+def _table_of_delays(results: dict[str, Any]) -> list[str]:
     rows = {(row["model"], row["delay_ms"]): row for row in results["separators"]}
     lines = [
         "| late by | `talk`: speech, music | load | `denoise`: gain at 0 and 10 dB | load |",
@@ -234,7 +240,8 @@ def table(results: dict[str, Any]) -> str:
         lines.append(f"| {peer['late_ms']} ms: RNNoise | | | {gains} | |")
     longest = max(row["longest_ms"] for row in results["separators"] if "load" in row)
     dictionaries = rows["dictionaries", 30]
-    lines += [
+    return [
+        *lines,
         "",
         "Load is processor time of one core, at 48 kHz in mono and blocks of 10 ms; the longest "
         f"block took {longest:.0f} ms. Two dictionaries of 128 components at 30 ms take "
@@ -242,23 +249,28 @@ def table(results: dict[str, Any]) -> str:
         f"speech and music at 0 dB, and what noise reduction adds to the SI-SDR of speech in "
         f"{N_NOISES} noises; the speaker, the music and the noises are in no training recording.",
     ]
-    if devices := results.get("devices"):
-        lines += ["", "| buffers | from microphone to loudspeaker | load | gaps | sound |"]
-        lines.append("|---|---|---|---|---|")
-        for row in devices:
-            sound = f"{row['seconds'] / 60:.1f} min"
-            gaps = f"{row['missing_ms']} ms"
-            lines.append(
-                f"| {row['buffer_ms']} ms | {row['late_ms'][1]:.0f} ms | {100 * row['load']:.0f} % "
-                f"| {gaps} | {sound} |"
-            )
-        beside = " beside a process that is always busy" if devices[0]["beside"] else ""
-        lines += [
-            "",
-            f"`ondes live` on a sound server without hardware{beside}: medians of the delay "
-            "between both sides, by correlation of clicks.",
-        ]
-    return "\n".join([*lines, "", "Measured by `benchmarks/live.py`."])
+
+
+def _table_of_devices(results: dict[str, Any]) -> list[str]:
+    devices = results["devices"]
+    lines = [
+        "| buffers | from microphone to loudspeaker | load | gaps | sound |",
+        "|---|---|---|---|---|",
+    ]
+    for row in devices:
+        sound = f"{row['seconds'] / 60:.1f} min"
+        gaps = f"{row['missing_ms']} ms"
+        lines.append(
+            f"| {row['buffer_ms']} ms | {row['late_ms'][1]:.0f} ms | {100 * row['load']:.0f} % "
+            f"| {gaps} | {sound} |"
+        )
+    beside = " beside a process that is always busy" if devices[0]["beside"] else ""
+    return [
+        *lines,
+        "",
+        f"`ondes live` on a sound server without hardware{beside}: medians of the delay between "
+        "both sides, by correlation of clicks.",
+    ]
 
 
 if __name__ == "__main__":

@@ -582,6 +582,29 @@ def test_the_large_set_is_confirmed_too(tmp_path, monkeypatch):
     assert list(confirm.differences(measured, *found)) == []
 
 
+def test_what_a_run_did_not_measure_keeps_what_measured_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "ROOT", tmp_path)
+    code = tmp_path / "step.py"
+    code.write_text("a = 1\n")
+    result = kept.Kept("steps.json", ("step.py",), "python steps.py")
+    result.write({"song": 1, "hours": 2})
+    code.write_text("a = 2\n")
+    result.write({"song": 3, "hours": 2}, ["song"])
+    assert result.older_parts() == ["others"]
+    result.write({"song": 3, "hours": 4}, ["hours"])
+    assert result.older_parts() == []
+    assert result.read()["measured"].keys() == {"song", "hours"}
+
+
+def test_the_page_of_live_sound_has_what_was_measured():
+    row = {"buffer_ms": 10, "beside": False, "seconds": 60, "late_ms": [20, 21, 22], "load": 0.1,
+           "missing_ms": 0}  # fmt: skip
+    found = {"devices": [row], "measured": {"devices": kept.KEPT["live"].provenance()}}
+    text = result_pages.expected({"live": found})["docs/live.md"]
+    assert "| 10 ms | 21 ms | 10 % | 0 ms | 1.0 min |" in text
+    assert "late by" not in text
+
+
 def test_what_was_confirmed_is_not_older(tmp_path, monkeypatch):
     monkeypatch.setattr(kept, "ROOT", tmp_path)
     (tmp_path / "step.py").write_text("a = 1\n")
