@@ -237,7 +237,7 @@ def _table_of_delays(results: dict[str, Any]) -> list[str]:
         lines.append(f"| {said} | {both} | {loads[0]} | {gains} | {loads[1]} |")
     if peer := results.get("rnnoise"):
         gains = ", ".join(f"{peer[f'gain_at_{snr}']:.1f} dB" for snr in SNRS_DB)
-        lines.append(f"| {peer['late_ms']} ms: RNNoise | | | {gains} | |")
+        lines.append(f"| RNNoise, {peer['late_ms']} ms | | | {gains} | |")
     longest = max(row["longest_ms"] for row in results["separators"] if "load" in row)
     dictionaries = rows["dictionaries", 30]
     return [

@@ -16,6 +16,7 @@ from hostile import ENVIRONMENT, run
 from sound_server import RATE, SoundServer, missing
 from test_live import BETWEEN, PATIENCE_S, live
 
+import ondes
 from ondes.errors import FileError
 from ondes.live.listeners import MOST_WAITING, StemRecorder, _Listener
 
@@ -108,9 +109,9 @@ def test_where_the_sound_server_hangs_recordings_are_whole_and_nothing_else_hang
     words = [sys.executable, "-m", "ondes", "live", "--list-devices"]
     how = {"env": ENVIRONMENT | server.environment, "capture_output": True, "text": True}
     with contextlib.closing(server):
-        with live(server, *BETWEEN, "--record", folder) as process:
-            while not any(file.stat().st_size > RATE for file in folder.iterdir()):
-                time.sleep(0.05)
+        room = tmp_path / "room.ondes"
+        with live(server, *BETWEEN, "--record", folder, "--learn", room) as process:
+            server.play(0.1 * np.random.default_rng(0).standard_normal(2 * RATE))
             with hanging(server):
                 _, complaints = process.communicate(timeout=PATIENCE_S)
         with hanging(server):
@@ -118,5 +119,6 @@ def test_where_the_sound_server_hangs_recordings_are_whole_and_nothing_else_hang
     assert process.returncode == 1
     assert "has gone, or has stopped" in complaints.decode().splitlines()[-1]
     assert soundfile.info(folder / "input.wav").duration > 0.1
+    assert ondes.load(room).history.seconds > 0.1
     assert listed.returncode == 1
     assert listed.stderr == "ondes: The sound server does not answer: start it again.\n"

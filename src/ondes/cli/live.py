@@ -292,9 +292,10 @@ class _Session:
                 self._listen()
         except KeyboardInterrupt:
             is_interrupted = True
-        with deferred_signals():
-            if self._learner is not None and self._learner.learned is not None:
-                self._learner.learned.save(self._given["learned"], force=True)
+        finally:  # also where a device has gone
+            with deferred_signals():
+                if self._learner is not None and self._learner.learned is not None:
+                    self._learner.learned.save(self._given["learned"], force=True)
         for listener in self._listeners:
             listener.check()
         return is_interrupted
