@@ -30,6 +30,8 @@ from hostile import (
 
 import ondes
 from ondes.errors import FileError
+from ondes.nmf.learner import DictionaryLearner
+from ondes.signal.audio_settings import AudioSettings
 
 pytest.importorskip("av", reason="needs the extra `formats`")
 
@@ -442,6 +444,48 @@ def test_a_model_with_a_hostile_silence_is_refused(tmp_path, models, top_db):
     if top_db in (1e308, -1e308, "60", [60]):
         with pytest.raises(FileError):
             ondes.load(model)
+
+
+def small_model(path, n_sources, n_fft, sr):
+    """A dictionary with a component for each source."""
+    audio = AudioSettings(sr, ondes.Stft(n_fft, n_fft // 4))
+    start = np.random.default_rng(0).uniform(1, 2, (n_sources, audio.n_bins))
+    labels = [f"source {n}" for n in range(n_sources)]
+    learner = DictionaryLearner(n_sources, init=start, groups=labels, random_state=0)
+    learner.initialise(np.ones((n_sources + 1, audio.n_bins)))
+    ondes.Dictionary(learner, audio, None).save(path)
+
+
+@pytest.mark.parametrize(
+    ("n_sources", "n_fft", "said"),
+    [
+        (2, 2**13, "The model's frames have 393216 samples at 48000 Hz, more than 262144"),
+        (400, 2**12, "400 sources with frames of 196608 samples need too much memory"),
+    ],
+)
+@pytest.mark.parametrize("command", ["separate", "levels"])
+def test_a_small_model_that_needs_much_memory_is_refused(tmp_path, command, n_sources, n_fft, said):
+    write_sound(tmp_path / "mix.wav", noise(2), 48_000)
+    model, out = tmp_path / "small.ondes", tmp_path / "out.csv"
+    small_model(model, n_sources, n_fft, 1000)
+    done = run(command, tmp_path / "mix.wav", "-d", model, "-o", out, **LIMITS)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr.decode()
+    assert "bug" not in done.stderr.decode()
+    assert done.peak < PEAK
+    assert everything_under(tmp_path) == ["mix.wav", "small.ondes"]
+
+
+@pytest.mark.parametrize("sources", [(1, 200, 64), (2, 60, 2048)])
+def test_a_small_model_that_is_used_takes_memory_within_the_bound(tmp_path, sources):
+    n_channels, n_sources, n_fft = sources
+    samples = np.repeat(noise(1)[:, None], n_channels, axis=1)
+    write_sound(tmp_path / "mix.wav", samples)
+    small_model(tmp_path / "small.ondes", n_sources, n_fft, SR)
+    given = ("separate", tmp_path / "mix.wav", "-d", tmp_path / "small.ondes")
+    done = run(*given, "-o", tmp_path / "out", memory=2**31, patience=60.0)
+    assert done.returncode == 0
+    assert done.peak < 2**28
 
 
 @pytest.mark.parametrize("sr", [1_500_000_000, 2**31, 2**62, 0, -1, 1.5])
