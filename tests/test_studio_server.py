@@ -269,9 +269,11 @@ def test_uploads_at_once_leave_the_disk_its_reserve_together(small_disk, monkeyp
         await asyncio.gather(upload(), upload())
 
     asyncio.run(both())
-    assert sorted(each for each in statuses if each) == [200, 400]
+    statuses = sorted(each for each in statuses if each)
+    # Of uploads without a length, both may come to the end of the room before one has left it.
+    assert statuses == [200, 400] or (not is_declared and statuses == [400, 400])
     assert min(lowest) >= session.reserve
-    assert len(_files(session.folder)) == 1
+    assert len(_files(session.folder)) == statuses.count(200)
     session.close()
 
 
