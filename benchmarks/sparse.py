@@ -1,11 +1,12 @@
 """Counts and other data that are not sound, against scikit-learn's `NMF` and `MiniBatchNMF`.
 
-    python benchmarks/sparse.py [--only stream ends] [--seeds N]
+    python benchmarks/sparse.py [--only stream ends choice memory] [--seeds N]
 
 "stream" has 100,000 × 2,000 counts, 3 % of them not zero, and Kullback-Leibler: how long the
 default takes to what the others end with after 20 passes. "ends" has sets that scikit-learn's users
-have. Processor seconds of one thread. Every dictionary is scored at converged activations, which is
-not timed; the score is the divergence per entry.
+have, "choice" synthetic data of a known number of components, and "memory" a stream of ten million
+sparse rows. Processor seconds of one thread. Every dictionary is scored at converged activations,
+which is not timed; the score is the divergence per entry.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -33,6 +35,7 @@ import ondes  # noqa: E402
 SHAPE, K, N_PASSES, DENSITY = (100_000, 2000), 20, 20, 0.03
 N_SCORED = 4000  # rows of the large set
 KL, FROBENIUS = "kullback-leibler", "frobenius"
+PARTS = ("stream", "ends", "choice", "memory")
 SCORING = ondes.Solver(max_steps=500, tol=1e-4)
 SETS = {
     "words": "word counts of Python's docstrings",
@@ -40,6 +43,8 @@ SETS = {
     "lognormal": "counts with lognormal row sums",
     "low rank": "dense, of rank 20 with noise",
 }
+TRUE_NUMBERS = (3, 4, 5, 7, 10, 14, 20, 27, 34, 40)
+STREAMED, BLOCK, WORDS_PER_ROW = 10_000_000, 10_000, 20
 PEERS = {KL: ("mu",), FROBENIUS: ("mu", "cd")}
 
 
@@ -192,6 +197,54 @@ def measure_ends(name: str, beta_loss: str, n_seeds: int) -> dict[str, Any]:
     return row
 
 
+def of_components(n_components: int, beta_loss: str, seed: int) -> np.ndarray:
+    """2,000 × 200 numbers of so many components in noise: Poisson's, or 30 % of the mean."""
+    rng = np.random.default_rng(seed)
+    shares = rng.gamma(0.4, size=(2000, n_components)) + 1e-3
+    model = shares @ rng.gamma(0.4, size=(n_components, 200)) + 1e-3
+    model /= model.mean(axis=1, keepdims=True)
+    if beta_loss == KL:
+        return rng.poisson(5 * model).astype(float)
+    return np.maximum(0, model + 0.3 * rng.standard_normal(model.shape))
+
+
+def measure_choice(beta_loss: str, n_components: int) -> dict[str, Any]:
+    """Which number is chosen where it is known."""
+    X = of_components(n_components, beta_loss, n_components)
+    seconds, choice = timed(partial(ondes.choose_components, X, beta_loss=beta_loss))
+    row = {"beta_loss": beta_loss, "components": n_components, "chosen": choice.n_components}
+    row["seconds"] = seconds
+    print(row, flush=True)
+    return row
+
+
+def measure_memory() -> dict[str, Any]:
+    """The process's memory on the way through a stream of sparse rows."""
+    blocks = [
+        sparse.random_array(
+            (BLOCK, SHAPE[1]),
+            density=WORDS_PER_ROW / SHAPE[1],
+            format="csr",
+            rng=np.random.default_rng(seed),
+            data_sampler=lambda size: np.ones(size, np.float32),
+        )
+        for seed in range(10)
+    ]
+    model = ondes.OnlineNMF(K, beta_loss=KL, random_state=0, batch_size=1000)
+    page, on_the_way = os.sysconf("SC_PAGE_SIZE"), []
+    began = time.process_time()
+    for number in range(STREAMED // BLOCK):
+        model.partial_fit(blocks[number % len(blocks)])
+        n_rows = (number + 1) * BLOCK
+        if n_rows % (STREAMED // 10) == 0 or number == 9:
+            resident = int(Path("/proc/self/statm").read_text().split()[1]) * page
+            on_the_way.append({"rows": n_rows, "MB": round(resident / 1e6, 1)})
+    seconds = time.process_time() - began
+    row = {"seconds": seconds, "words": WORDS_PER_ROW, "on_the_way": on_the_way}
+    print(row, flush=True)
+    return row
+
+
 # ---- the page ----
 
 
@@ -242,12 +295,31 @@ def table(results: dict[str, Any]) -> str:
         f"{N_SCORED:,} rows. `MiniBatchNMF` with batches of 1,024, without early stopping. "
         "Measured by `benchmarks/sparse.py`.",
     ]
+    if "choice" in results:
+        rows = results["choice"]
+        near = sum(abs(row["chosen"] - row["components"]) <= 1 for row in rows)
+        seconds = [row["seconds"] for row in rows]
+        lines += [
+            "",
+            f"**The number of components**, 2,000 × 200 numbers of {TRUE_NUMBERS[0]} to "
+            f"{TRUE_NUMBERS[-1]} components in noise, Kullback-Leibler and Frobenius: within one "
+            f"of the true number in {near} of {len(rows)} cases, in {min(seconds):.0f} to "
+            f"{max(seconds):.0f} s.",
+        ]
+    if "memory" in results:
+        first, *_, last = results["memory"]["on_the_way"]
+        lines += [
+            "",
+            f"**Memory** of a stream of sparse rows with {results['memory']['words']} words of "
+            f"{SHAPE[1]:,} each: {first['MB']:.0f} MB after {first['rows']:,} rows, and "
+            f"{last['MB']:.0f} MB after {last['rows']:,}.",
+        ]
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="*", choices=("stream", "ends"), default=["stream", "ends"])
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args()
     kept, found = KEPT["sparse"], dict[str, Any]()
@@ -257,6 +329,11 @@ def main() -> None:
         found["n_seeds"] = options.seeds
     if "stream" in options.only:
         found["stream"] = [measure_stream(0)]
+    if "choice" in options.only:
+        cases = [(beta_loss, k) for beta_loss in PEERS for k in TRUE_NUMBERS]
+        found["choice"] = [measure_choice(*case) for case in cases]
+    if "memory" in options.only:
+        found["memory"] = measure_memory()
     results = (kept.read() if (ROOT / kept.path).exists() else {}) | found
     kept.write(results, options.only)
     if {"ends", "stream"} <= results.keys():
