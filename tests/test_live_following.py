@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -94,3 +96,26 @@ def test_what_adapts_is_heard_without_further_delay(tmp_path, folder):
     assert facts["delay"] == 0.03
     assert facts["delay"] <= late / RATE < 0.4
     assert likeness > 0.3 or facts["missing"] > 0.1  # a busy machine has gaps
+
+
+@pytest.mark.parametrize("kind", ["network", "dictionaries", "following"])
+def test_memory_does_not_grow_while_sound_goes_on(sources, kind):
+    model = {
+        "network": lambda: ondes.load("denoise").with_delay(0.03),
+        "dictionaries": lambda: sources,
+        "following": lambda: LiveAdaptingSources(sources, ["room"]),
+    }[kind]()
+    separator = ondes.Separator(model, compute=HOST)
+    size = separator.sr // 100
+    block = 0.1 * np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    held = []
+    tracemalloc.start()
+    try:
+        for _ in range(5):
+            for _ in range(4 * BATCH_SIZE):
+                separator.push(block)
+            gc.collect()  # also the lists of free objects
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[4] - held[2] < 64 * block.nbytes, held  # of the 256 that came meanwhile
