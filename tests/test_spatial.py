@@ -527,3 +527,15 @@ def test_the_report_says_where_the_sources_stand(learned, tmp_path):
     wrong = run(*given, "--mic-distance", "0.2", cwd=tmp_path)
     assert wrong.returncode == 2
     assert b"--mic-distance is for --spatial room." in wrong.stderr
+
+
+def test_the_number_of_threads_decides_no_bit(scene):
+    mixture, _ = scene
+    sources = sources_of(2)
+    first, *others = (
+        ondes.separate(mixture, sources, sr=SR, spatial="room", n_jobs=n_jobs)
+        for n_jobs in (1, 2, 7)
+    )
+    for other in others:
+        for name, stem in first.items():
+            np.testing.assert_array_equal(other[name], stem)

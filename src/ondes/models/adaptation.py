@@ -304,8 +304,8 @@ class FollowingModel:
 
     def variances(self, n_bins: int, compute: Compute) -> SourceVariances:
         """The same for spatial separation; see `Model`."""
-        learner = self._learner(compute)
-        return LearningVariances(learner, self.sources, n_bins, together=self.together)
+        given = self._learner(compute), self.sources, n_bins
+        return LearningVariances(*given, together=self.together, n_threads=compute.n_threads)
 
     def _learner(self, compute: Compute) -> Learner:
         raise NotImplementedError
@@ -430,8 +430,10 @@ class LearningMasks:
 class LearningVariances(DictionaryVariances):
     """What dictionaries that are learned from the mixture make of its sources."""
 
-    def __init__(self, learner: Learner, sources: Sources, n_bins: int, *, together: bool) -> None:
-        super().__init__(sources, n_bins, together=together)
+    def __init__(
+        self, learner: Learner, sources: Sources, n_bins: int, *, together: bool, n_threads: int
+    ) -> None:
+        super().__init__(sources, n_bins, together=together, n_threads=n_threads)
         self._learner, self._audio = learner, sources.audio
 
     def follow(self, spectra: Real, amplitude: Real) -> None:

@@ -222,7 +222,7 @@ class Sources:
 
     def variances(self, n_bins: int, compute: Compute) -> SourceVariances:
         """The same for spatial separation; see `Model`."""
-        return DictionaryVariances(self, n_bins)
+        return DictionaryVariances(self, n_bins, n_threads=compute.n_threads)
 
     def compute(self, wanted: Compute | None = None) -> Compute:
         """What computes the activations: only NumPy has a sparsity for each component."""

@@ -7,17 +7,20 @@ frame, and variances, given the power of each demixed source.
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ondes.cores import each
 from ondes.models.band_network import BandWeights
 from ondes.models.masks import FLOOR
 from ondes.models.model import SourceVariances, known_bins
 from ondes.models.trained_masks import TrainedMaskStream
 from ondes.nmf.unfolded import UnfoldedWeights
+from ondes.rebatch import slices
 
 if TYPE_CHECKING:
     from ondes.models.sources import Sources
@@ -29,6 +32,7 @@ Real = NDArray[np.float32]
 FIRST_STEPS, FRESH_STEPS = 25, 5
 SMALLEST = np.float32(1e-20)
 ALIKE = 0.9999  # cosine between two dictionaries, row by row
+FRAMES_AT_ONCE = 64  # by each thread: what more take would leave the caches
 
 
 class _Fixed:
@@ -54,6 +58,8 @@ class DictionaryVariances(_Fixed):
         Whether all dictionaries explain each output while demixing begins, so that what is left of
         other sources in it does not count. Not good where some are of free components, which can
         explain anything.
+    n_threads : int
+        On which the result does not depend.
 
     Examples
     --------
@@ -68,8 +74,10 @@ class DictionaryVariances(_Fixed):
            [0., 1., 9.]], dtype=float32)
     """
 
-    def __init__(self, sources: Sources, n_bins: int, *, together: bool = True) -> None:
-        self._n_bins, self._together = n_bins, together
+    def __init__(
+        self, sources: Sources, n_bins: int, *, together: bool = True, n_threads: int = 1
+    ) -> None:
+        self._n_bins, self._together, self._n_threads = n_bins, together, n_threads
         _warn_of_dictionaries_alike(sources)
         self._take(sources)
 
@@ -129,13 +137,29 @@ class DictionaryVariances(_Fixed):
         total = np.maximum(sums.sum(), SMALLEST)
         flat = np.broadcast_to(target.sum(axis=0) / total, (len(sums), target.shape[1]))
         found: Real = np.maximum(flat, SMALLEST, dtype=np.float32)
-        for _ in range(n_steps):
-            found = self._step(found, rows, target, self._slope[rows])
-        return found
+        return self._step(found, rows, target, self._slope[rows], n_steps)
 
-    def _step(self, found: Real, rows: slice, target: Real, slope: Real | np.float32) -> Real:
+    def _step(
+        self,
+        found: Real,
+        rows: slice,
+        target: Real,
+        slope: Real | np.float32,
+        n_steps: int = 1,
+    ) -> Real:
+        """Steps from activations; every frame has a minimum of its own."""
         dictionary, sums = self._rows[:, rows], self._sums[rows]
-        return activation_step(found, dictionary, target, self._beta, slope, sums)
+        stepped = np.empty_like(found)
+
+        def act(frames: slice) -> None:
+            own, wanted = found[:, frames], np.ascontiguousarray(target[:, frames])
+            for _ in range(n_steps):
+                own = activation_step(own, dictionary, wanted, self._beta, slope, sums)
+            stepped[:, frames] = own
+
+        parts = slices(found.shape[1], FRAMES_AT_ONCE)
+        deque(each(act, parts, self._n_threads), maxlen=0)
+        return stepped
 
     def _own_activations(self, source: int) -> Real:
         found, own = self._activations[source], self._own[source]

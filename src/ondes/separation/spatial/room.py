@@ -12,12 +12,16 @@ of microphones that are close together differ between frequencies.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ondes.cores import each
 from ondes.models.model import SourceVariances
+from ondes.rebatch import slices
 from ondes.separation.spatial.demixing import (
     channel_products,
     demixed_power,
@@ -53,6 +57,7 @@ N_FOLLOWING = 2  # iterations in a room that is known
 # Where a source has no power, nothing holds its spread, which would overflow after hours.
 LEAST_SPREAD, MOST_SPREAD = np.float32(1e-6), np.float32(1e3)
 POOLED_FRAMES = np.float32(128)  # for which the mean over all bins counts in each
+BINS_AT_ONCE = 64  # by each thread: what more take would leave the caches
 
 
 class RoomSolver:
@@ -71,6 +76,8 @@ class RoomSolver:
         As many as channels.
     half_life : float
         In frames.
+    n_threads : int
+        On which the result does not depend.
 
     Attributes
     ----------
@@ -87,8 +94,8 @@ class RoomSolver:
     (1, 3, 2, 20)
     """
 
-    def __init__(self, n_sources: int, half_life: float) -> None:
-        self._n_sources, self._half_life = n_sources, half_life
+    def __init__(self, n_sources: int, half_life: float, n_threads: int = 1) -> None:
+        self._n_sources, self._half_life, self._n_threads = n_sources, half_life, n_threads
         self._heard: Frames | None = None  # of a new room
         self._n_heard = self._n_solved = 0
         self.demixing: Matrices | None = None
@@ -121,8 +128,16 @@ class RoomSolver:
             self._n_solved = self._n_heard
         else:
             variances = self._follow(_Block(frames), model)
-        assert self.demixing is not None
-        return soft_images(frames, self.demixing, self._spread, variances)
+        demixing, spread = self.demixing, self._spread
+        assert demixing is not None
+        images: Frames
+        (images,) = in_bins(
+            lambda bins: (
+                soft_images(frames[bins], demixing[bins], spread[bins], variances[:, bins]),
+            ),
+            (1,), len(frames), self._n_threads,
+        )  # fmt: skip
+        return images
 
     def _solve(self, block: _Block, model: SourceVariances) -> Real:
         """Find everything from scratch in all frames that were heard; their variances."""
@@ -132,7 +147,7 @@ class RoomSolver:
         np.fill_diagonal(spread, 1)
         self._spread = np.tile(spread, (n_bins, 1, 1))
         floor = DEMIXING_FLOOR * block.level + block.noise
-        self.demixing = demixed(block.products, block.power, floor, model)
+        self.demixing = demixed(block.products, block.power, floor, model, self._n_threads)
         return self._soften(block, model, self.demixing, N_SOFT)
 
     def _follow(self, block: _Block, model: SourceVariances) -> Real:
@@ -146,21 +161,42 @@ class RoomSolver:
     ) -> Real:
         """Iterations of FastMNMF, from what the model makes of every output."""
         floor = SOFT_FLOOR * block.level + block.noise
-        powers = demixed_power(block.products, diagonaliser)
+        n_bins, products, past = len(block.power), block.products, self._past
+        powers = demixed_power(products, diagonaliser)
         variances: Real = model.settle(powers) + floor
-        together = self._past
+        together = past.covariances
         for _ in range(n_iterations):
-            target = expected_power(self._spread, variances, powers)
+            spread = self._spread
+
+            def expect(bins: slice) -> tuple[Real]:
+                given = spread[bins], variances[:, bins], powers[:, bins]  # noqa: B023
+                return (expected_power(*given),)
+
+            (target,) = in_bins(expect, (1,), n_bins, self._n_threads)
             variances = model.settled_step(target) + floor
-            self._spread = updated_spread(self._spread, variances, powers)
-            weights = np.reciprocal(output_variances(self._spread, variances) + TINY)
-            covariances = weighted_covariances(block.products, weights)
-            together = self._past.with_block(covariances, block.n_frames)
-            projected = iterative_projection(diagonaliser, together.covariances)
-            diagonaliser = scaled_to_images(projected)
-            powers = demixed_power(block.products, diagonaliser)
-        self._past, self.demixing = together, diagonaliser
+            self._spread = spread = updated_spread(spread, variances, powers)
+
+            def project(bins: slice) -> tuple[Matrices, Matrices, Real]:
+                modelled = output_variances(spread[bins], variances[:, bins])  # noqa: B023
+                own = weighted_covariances(products[bins], np.reciprocal(modelled + TINY))
+                covariances = past.with_block(own, block.n_frames, bins)
+                projected = iterative_projection(diagonaliser[bins], covariances)  # noqa: B023
+                scaled = scaled_to_images(projected)
+                return covariances, scaled, demixed_power(products[bins], scaled)
+
+            together, diagonaliser, powers = in_bins(project, (1, 0, 1), n_bins, self._n_threads)
+        self._past = _Past(together, past.n_frames + block.n_frames)
+        self.demixing = diagonaliser
         return variances
+
+
+def in_bins(
+    act: Callable[[slice], tuple[Any, ...]], axes: tuple[int, ...], n_bins: int, n_threads: int
+) -> tuple[Any, ...]:
+    """What `act` makes of some bins after the other, joined along an axis for each result."""
+    parts = list(each(act, slices(n_bins, BINS_AT_ONCE), n_threads))
+    joined = zip(zip(*parts, strict=True), axes, strict=True)
+    return tuple(np.concatenate(results, axis=axis) for results, axis in joined)
 
 
 def noise_power(power: Real) -> np.float32:
@@ -185,7 +221,9 @@ def noise_power(power: Real) -> np.float32:
     return np.float32(np.quantile(np.quantile(heard, QUIET_FRAMES, axis=1), QUIET_BINS))
 
 
-def demixed(products: Real, power: Real, floor: Real, model: SourceVariances) -> Matrices:
+def demixed(
+    products: Real, power: Real, floor: Real, model: SourceVariances, n_threads: int = 1
+) -> Matrices:
     """Demixing matrices by independent low-rank matrix analysis with a given model.
 
     Parameters
@@ -197,6 +235,7 @@ def demixed(products: Real, power: Real, floor: Real, model: SourceVariances) ->
     floor : array of shape (n_bins, 1)
         Is added to every variance.
     model : SourceVariances
+    n_threads : int
 
     Returns
     -------
@@ -205,9 +244,8 @@ def demixed(products: Real, power: Real, floor: Real, model: SourceVariances) ->
     n_channels = round(products.shape[1] ** 0.5)
     eye = np.tile(np.eye(n_channels, dtype=np.complex128), (len(products), 1, 1))
     demixing = scaled_to_images(eye)
-    variances = model.start(power)
+    variances, powers = model.start(power), demixed_power(products, demixing)
     for iteration in range(N_DEMIXING):
-        powers = demixed_power(products, demixing)
         if iteration in IN_ORDER:
             order = source_order(powers)
             demixing = np.take_along_axis(demixing, order[:, :, None], axis=1)
@@ -215,9 +253,15 @@ def demixed(products: Real, power: Real, floor: Real, model: SourceVariances) ->
             variances = model.restart(powers)
         elif iteration:
             variances = model.step(powers)
-        weights = np.reciprocal(variances + floor)
-        covariances = weighted_covariances(products, weights)
-        demixing = scaled_to_images(iterative_projection(demixing, covariances))
+
+        def project(bins: slice) -> tuple[Matrices, Real]:
+            weights = np.reciprocal(variances[:, bins] + floor[bins])  # noqa: B023
+            covariances = weighted_covariances(products[bins], weights)
+            projected = iterative_projection(demixing[bins], covariances)  # noqa: B023
+            scaled = scaled_to_images(projected)
+            return scaled, demixed_power(products[bins], scaled)
+
+        demixing, powers = in_bins(project, (0, 1), len(products), n_threads)
     return demixing
 
 
@@ -244,10 +288,11 @@ class _Past:
     def faded(self, factor: float) -> _Past:
         return _Past(self.covariances, factor * self.n_frames)
 
-    def with_block(self, covariances: Matrices, n_frames: int) -> _Past:
+    def with_block(self, covariances: Matrices, n_frames: int, bins: slice) -> Matrices:
+        """The mean with that of so many frames more, in some bins."""
         share = n_frames / (self.n_frames + n_frames)
-        both = share * covariances + (1 - share) * self.covariances
-        return _Past(both, self.n_frames + n_frames)
+        both: Matrices = share * covariances + (1 - share) * self.covariances[:, bins]
+        return both
 
 
 def output_variances(spread: Real, variances: Real) -> Real:

@@ -63,10 +63,11 @@ class SpatialImages:
         self.names, self._audio = model.names, model.audio
         self._spatial, self._n_bins, self._batch_size = spatial, stft.n_bins, batch_size
         self.delay = batch_size - 1
-        self._variances = model.variances(stft.n_bins, compute or Compute())
+        compute = compute or Compute()
+        self._variances = model.variances(stft.n_bins, compute)
         self._half_life = half_life = HALF_LIFE * frames_per_second
         solvers: dict[str, Callable[[], BlockSolver]] = {
-            "room": lambda: RoomSolver(len(model.names), half_life),
+            "room": lambda: RoomSolver(len(model.names), half_life, compute.n_threads),
             "pan": lambda: PanSolver(len(model.names), half_life),
         }
         self._new_solver = solvers[spatial]
@@ -112,32 +113,37 @@ class SpatialImages:
         power = np.nan_to_num(known_power(scaled, self._audio), copy=False)
         self._variances.follow(power, peak)
         frames = np.ascontiguousarray(np.transpose(block, (2, 1, 0)))
-        images = self._solver.images(frames, self._variances)
-        if self._spatial == "room" and not self._is_believable(frames, images):
-            scaled_frames = frames / max(float(np.abs(frames).max()), 1e-30)
-            power = np.square(np.abs(scaled_frames)).mean(axis=1)
-            shares = model_shares(self._variances, power)
-            images = shares[:-1, :, None] * frames
+        if self._spatial == "pan":
+            images = self._solver.images(frames, self._variances)
+        else:
+            images = self._demixed(frames)
         return np.transpose(images, (0, 3, 2, 1))
 
-    def _is_believable(self, frames: Frames, images: Frames) -> bool:
-        """Whether demixing has told the sources apart, in a room.
+    def _demixed(self, frames: Frames) -> Frames:
+        """Images in a room, by the masks of the models where demixing is not to be believed.
 
         Where most of the sound is in phase, it was produced, and not recorded by microphones.
         """
-        is_demixed = self._confidence.is_demixed(frames, images, self._variances)
-        is_produced = frames.shape[1] == 2 and _are_in_phase(frames[..., ::THINNED])
-        is_believable = is_demixed and not is_produced
-        if not is_believable and not self._has_doubted:
+        if frames.shape[1] == 2 and _are_in_phase(frames[..., ::THINNED]):
+            self._doubt("both channels are in phase, as in produced stereo")
+        else:
+            images = self._solver.images(frames, self._variances)
+            if self._confidence.is_demixed(frames, images, self._variances):
+                return images
+            self._doubt("demixing does not tell the sources apart")
+        scaled = frames / max(float(np.abs(frames).max()), 1e-30)
+        power = np.square(np.abs(scaled)).mean(axis=1)
+        masked: Frames = model_shares(self._variances, power)[:-1, :, None] * frames
+        return masked
+
+    def _doubt(self, why: str) -> None:
+        """Say once that the models alone separate somewhere."""
+        if not self._has_doubted:
             self._has_doubted = True
-            why = "demixing does not tell the sources apart"
-            if is_produced:
-                why = "both channels are in phase, as in produced stereo"
             warnings.warn(
                 f"spatial='room' is not used where {why}; the models alone separate there.",
-                stacklevel=4,
+                stacklevel=5,
             )
-        return is_believable
 
     def _check_channels(self, frames: Frames) -> None:
         n_sources, n_channels = len(self.names), frames.shape[1] if frames.ndim == 3 else 1
