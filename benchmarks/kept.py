@@ -163,6 +163,9 @@ def _experiment(name: str, script: str, *scripts: str) -> Kept:
     files = ("curves", "recordings", script, *scripts)
     sources = (*LEARNING, *FRAMES, *(f"experiments/{each}.py" for each in files))
     command = f"python experiments/{script}.py --audio AUDIO"
+    if script in ("small", "medium", "large"):
+        confirm = f"python experiments/confirm.py --audio AUDIO --sizes {name}"
+        command = f"{confirm}; where that differs, {command}"
     return Kept(f"experiments/results/{name}.json", sources, command)
 
 
