@@ -43,7 +43,7 @@ STEM_BIT_RATES = (12_000, 48_000)  # per channel, least and most
 COMPONENT_BIT_RATE = 24_000  # they are mono
 LEAST_SECONDS = 3.0  # of a component that plays at all
 LONGEST_SECONDS = 30.0  # of a component: what is computed at a time
-MOST_SECONDS = 320.0  # of all components together, which take as long to encode as to separate
+MOST_SECONDS = 120.0  # of all components together, which take as long to encode as to separate
 
 
 @dataclass(frozen=True)
