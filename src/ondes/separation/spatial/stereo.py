@@ -30,7 +30,7 @@ __all__ = ["StereoFilter", "stereo_images"]
 Real = NDArray[np.float64]
 
 N_FIRST, N_FOLLOWING = 4, 2  # iterations
-MOST_BINS = 1024  # that covariances, which are three numbers, are found from
+MOST_BINS = 512  # that covariances, which are three numbers, are found from
 ROWS_AT_A_TIME = 8  # more would leave the caches
 EVEN = np.array([1.0, 1.0, 0.0])
 DIFFUSE = 0.01  # of a source is everywhere: of places that hardly differ little is made
