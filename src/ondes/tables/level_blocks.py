@@ -323,13 +323,15 @@ class _SourceMeters:
             self.spans.append((self._spectra.first, self._spectra.step))
 
     def prepared(self, blocks: Iterable[Samples]) -> Iterator[tuple[int, Any]]:
-        """What a thread may do ahead: decoding."""
-        return ((len(block), block) for block in blocks)
+        """What a thread may do ahead: stems, while the energies of those before are summed."""
+        for block in prefetch(blocks, 1):
+            stems = self._stems(self._separator.push(block))
+            yield len(block), (stems, self._novelty())
 
-    def push(self, samples: Samples) -> list[Array]:
-        stems = self._stems(self._separator.push(samples))
+    def push(self, prepared: tuple[list[Samples], list[Array]]) -> list[Array]:
+        stems, novelty = prepared
         spectra = [] if self._spectra is None else [self._spectra.push(stems)]
-        return [stem_energies(stems), *self._novelty(), *spectra]
+        return [stem_energies(stems), *novelty, *spectra]
 
     def flush(self) -> list[Array]:
         stems = self._stems(self._separator.flush())
