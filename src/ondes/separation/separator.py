@@ -476,6 +476,8 @@ class Separator:
         return [*others, last]
 
     def _joined(self, parts: list[list[Samples]]) -> dict[str, Samples]:
+        if len(parts) == 1:
+            return dict(zip(self.names, parts[0], strict=True))
         nothing = np.zeros((0, *(self._shape or ())), np.float32)
         return {
             name: np.concatenate([nothing, *(part[source] for part in parts)])
@@ -664,7 +666,7 @@ class StemBlocks:
         damage = None
         with blocks:
             try:
-                n_at_once = max(1, 4 * BLOCK_SIZE // len(separator.names))
+                n_at_once = max(1, 2 * BLOCK_SIZE // len(separator.names))
                 for block in prefetch(blocks, BLOCKS_AHEAD):
                     for rows in slices(len(block), n_at_once):
                         yield separator.push(block[rows])
