@@ -44,6 +44,7 @@ CASE = {
     "separate": ("separate",),
     "separate, two dictionaries": ("separate", "-d", "speech", "-d", "music"),
     "separate, trained": ("separate", "-d", "trained"),
+    "separate, trained with --start none": ("separate", "-d", "unfolded"),
     "separate --adapt": ("separate", "-d", "speech", "-d", "music", "--adapt", "music"),
     "separate --free 16": ("separate", "-d", "speech", "--free", "16"),
     "separate --spatial room": ("separate", "-d", "speech", "-d", "music", "--spatial", "room"),
@@ -87,8 +88,9 @@ def models(folder: Path) -> dict[str, str]:
         made[name] = str(folder / f"{name}.ondes")
         sources.append(f"{name}={recordings}")
         run_command(["learn", str(recordings), "-o", made[name], "--force"])
-    made["trained"] = str(folder / "trained.ondes")
-    run_command(["train", *sources, "-o", made["trained"], "--updates", "20", "--force"])
+    for name, start in {"trained": [], "unfolded": ["--start", "none"]}.items():
+        made[name] = str(folder / f"{name}.ondes")
+        run_command(["train", *sources, "-o", made[name], "--updates", "20", "--force", *start])
     return made
 
 
