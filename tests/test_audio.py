@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -587,6 +588,16 @@ def test_what_is_written_is_read_again(tmp_path, name, step, channels):
     write_audio(tmp_path / name, blocks, SR, channels)
     np.testing.assert_allclose(read(tmp_path / name), samples, rtol=0, atol=step)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("suffix", [".wav", ".rf64", ".aiff", ".flac"])
+def test_the_same_samples_are_the_same_bytes_a_second_later(tmp_path, suffix):
+    for name in ("first", "second"):
+        write_audio(tmp_path / f"{name}{suffix}", [noise(1000)], SR, 2)
+        time.sleep(1.1)
+    first, second = (tmp_path / f"{name}{suffix}" for name in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+    np.testing.assert_allclose(soundfile.read(first)[0], noise(1000), atol=2**-23)
 
 
 def test_a_failure_while_writing_leaves_nothing(tmp_path):

@@ -24,7 +24,9 @@ __all__ = ["AudioWriter", "deferred_signals", "write_audio"]
 
 WRITABLE = {".wav": "WAV", ".flac": "FLAC", ".aiff": "AIFF", ".aif": "AIFF", ".rf64": "RF64"}
 SUBTYPES = {"FLAC": "PCM_24"}
+DATA = {"WAV": b"data", "RF64": b"data", "AIFF": b"SSND", "FLAC": b"fLaC"}  # after the header
 MAX_WAV_BYTES = 2**32 - 2**12
+HEADER_BYTES = 4096
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 NUMBERS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
 
@@ -91,6 +93,7 @@ class AudioWriter:
             draft = stack.enter_context(atomic_path(self.path, self.force))
             self._disk = stack.enter_context(_Disk(os.fspath(draft), "r+"))
             stack.enter_context(self._disk_errors())
+            stack.callback(self._remove_time)
             self._file = stack.enter_context(self._open())
             self._finish = stack.pop_all().__exit__
         return self
@@ -136,6 +139,15 @@ class AudioWriter:
             raise FileError(
                 self.path, f"cannot hold {self.channels} channels of {self.subtype} at {self.sr} Hz"
             ) from error
+
+    def _remove_time(self) -> None:
+        """Set to zero the time that libsndfile writes beside the peak: only samples count."""
+        self._disk.seek(0)
+        header, is_header, _ = self._disk.read(HEADER_BYTES).partition(DATA[self._format])
+        place = header.find(b"PEAK")
+        if is_header and place >= 0:
+            self._disk.seek(place + 12)  # after name, size and version
+            self._disk.write(bytes(4))
 
     @contextlib.contextmanager
     def _disk_errors(self) -> Iterator[None]:
