@@ -135,7 +135,7 @@ class Jobs:
             self.current = replace(self.current, state="done", fraction=1.0)
         except Cancelled:
             self.current = replace(self.current, state="cancelled")
-        except Exception as error:  # the page reports it, and the server lives
+        except Exception as error:  # the page reports it, and the server keeps running
             self.current = replace(self.current, state="failed", error=sentence(error))
         self._changed()
 
