@@ -37,7 +37,7 @@ SETTINGS = {
     "the default": {},
     "Kullback-Leibler": {"beta_loss": "kullback-leibler"},
     "sparse": {"beta_loss": "kullback-leibler", "sparsity": 2.0, "solver": Solver(momentum=())},
-    "squares": {"beta_loss": "frobenius"},
+    "squares": {"beta_loss": "frobenius", "forgetting": GrowingMemory(5.0)},  # few frames are loud
     "the paper's": {"solver": Solver.paper(20), "dictionary_exponent": 0.5, "init": "random"},
     "a stop per frame": {"solver": Solver(max_steps=30, tol=1e-2)},
     "a penalty": {"penalty": GroupLog(0.5), "groups": [0, 0, 1, 1]},

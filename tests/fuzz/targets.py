@@ -18,8 +18,8 @@ from typing import Any
 import answers
 import archives
 import learners
+import listings
 import numpy as np
-import pages
 import sounds
 import tables
 import texts
@@ -267,7 +267,7 @@ TARGETS = {
     "manifest": Target(texts.seeds, texts.mutated, read_manifest, FileError),
     "work": Target(work_seeds, archives.mutated, read_work_file, FileError),
     "answers": Target(answers.seeds, answers.mutated, answers.read, FileError),
-    "pages": Target(pages.seeds, pages.mutated, pages.read, FileError),
+    "pages": Target(listings.seeds, listings.mutated, listings.read, FileError),
     "training": Target(training.seeds, training.mutated, training.read, FileError),
     "tables": Target(tables.seeds, tables.mutated, tables.read, FileError),
     "settings": Target(learners.seeds, learners.mutated, learners.read, FileError, 5.0),

@@ -62,7 +62,7 @@ def budget_for(seconds: float, n_channels: int, n_stems: int, n_components: int)
     Examples
     --------
     >>> budget_for(30, 2, 5, 32)
-    Budget(stem_bit_rate=48000, component_bit_rate=24000, component_seconds=10.0, n_players=32)
+    Budget(stem_bit_rate=48000, component_bit_rate=24000, component_seconds=3.75, n_players=32)
     >>> budget_for(180, 2, 5, 32).component_seconds > 3
     True
     """
